@@ -35,9 +35,12 @@ from typing import Any
 class LastgoodError(Exception):
     """Internal error in Lastgood; please report it."""
 
-    code = "internal_error"
+    code = "internal_error"  # a subclass without one has the code of its parent
     #: Set by clients: whether the server allows an automatic retry. None: the response did not say.
     retryable: bool | None = None
+
+    def __init_subclass__(cls, code: str | None = None) -> None:
+        cls.code = code or cls.code
 
     def __init__(self, message: str | None = None, **detail: Any) -> None:
         super().__init__(message or " ".join((type(self).__doc__ or "").split()))
@@ -48,294 +51,205 @@ class LastgoodError(Exception):
         return str(self)
 
 
-class InvalidRequest(LastgoodError):
+class InvalidRequest(LastgoodError, code="invalid_request"):
     """Invalid request; correct it and send it again."""
 
-    code = "invalid_request"
 
-
-class TooLarge(InvalidRequest):
+class TooLarge(InvalidRequest, code="too_large"):
     """Input exceeds the size limit of this server; send less, or raise the limit."""
 
-    code = "too_large"
 
-
-class QuotaExceeded(TooLarge):
+class QuotaExceeded(TooLarge, code="quota_exceeded"):
     """Quota of this tenant or token exceeded; delete sessions, or ask the operator to raise it."""
 
-    code = "quota_exceeded"
 
-
-class UnsupportedMedia(InvalidRequest):
+class UnsupportedMedia(InvalidRequest, code="unsupported_media"):
     """The request body must be JSON; send it with `Content-Type: application/json`."""
 
-    code = "unsupported_media"
 
-
-class MethodNotAllowed(InvalidRequest):
+class MethodNotAllowed(InvalidRequest, code="method_not_allowed"):
     """Method not allowed on this route; the `Allow` header lists the supported methods."""
 
-    code = "method_not_allowed"
 
-
-class Unauthorized(LastgoodError):
+class Unauthorized(LastgoodError, code="unauthorized"):
     """Missing or malformed bearer token; send `Authorization: Bearer <token>`."""
 
-    code = "unauthorized"
 
-
-class Forbidden(LastgoodError):
+class Forbidden(LastgoodError, code="forbidden"):
     """Token lacks the required scope; use a token that has it."""
 
-    code = "forbidden"
 
-
-class ShuttingDown(LastgoodError):
+class ShuttingDown(LastgoodError, code="shutting_down"):
     """Server is shutting down; retry shortly."""
 
-    code = "shutting_down"
 
-
-class TooManyRequests(LastgoodError):
+class TooManyRequests(LastgoodError, code="rate_limited"):
     """Rate limit exceeded; retry after the time in `Retry-After`."""
 
-    code = "rate_limited"
     retry_after: float = 1.0
 
 
-class QueueFull(TooManyRequests):
+class QueueFull(TooManyRequests, code="queue_full"):
     """Queue of this session is full; retry when some of its entries have run."""
 
-    code = "queue_full"
 
-
-class ModelUnknown(InvalidRequest):
+class ModelUnknown(InvalidRequest, code="model_unknown"):
     """Unknown model; use provider/model, for example builtin/scripted."""
 
-    code = "model_unknown"
 
-
-class AgentInvalid(InvalidRequest):
+class AgentInvalid(InvalidRequest, code="agent_invalid"):
     """Agent file has errors; correct them and load it again."""
 
-    code = "agent_invalid"
 
-
-class IdempotencyMismatch(InvalidRequest):
+class IdempotencyMismatch(InvalidRequest, code="idempotency_mismatch"):
     """This idempotency key was used with a different request (session, message or model); use a new key."""
 
-    code = "idempotency_mismatch"
 
-
-class WrongUsage(InvalidRequest):
+class WrongUsage(InvalidRequest, code="wrong_usage"):
     """Invalid command or setting; correct it and start again."""
 
-    code = "wrong_usage"
 
-
-class NotFound(LastgoodError):
+class NotFound(LastgoodError, code="not_found"):
     """Not found."""
 
-    code = "not_found"
 
-
-class SessionNotFound(NotFound):
+class SessionNotFound(NotFound, code="session_not_found"):
     """Session not found; list the sessions, or create one."""
 
-    code = "session_not_found"
 
-
-class TurnNotFound(NotFound):
+class TurnNotFound(NotFound, code="turn_not_found"):
     """Turn not found in this session; read the session to see its turns."""
 
-    code = "turn_not_found"
 
-
-class AttemptNotFound(NotFound):
+class AttemptNotFound(NotFound, code="attempt_not_found"):
     """Attempt not found in this session; list its attempts."""
 
-    code = "attempt_not_found"
 
-
-class AgentNotFound(NotFound):
+class AgentNotFound(NotFound, code="agent_not_found"):
     """The session's agent is not served here; serve it again, or rebind the session."""
 
-    code = "agent_not_found"
 
-
-class TaskNotFound(NotFound):
+class TaskNotFound(NotFound, code="task_not_found"):
     """Task not found; list the tasks to see their ids."""
 
-    code = "task_not_found"
 
-
-class RuntimeNotFound(NotFound):
+class RuntimeNotFound(NotFound, code="runtime_not_found"):
     """Runtime not found; list the runtimes to see those that you may use."""
 
-    code = "runtime_not_found"
 
-
-class Unenforceable(InvalidRequest):
+class Unenforceable(InvalidRequest, code="unenforceable"):
     """Runtime cannot enforce the permissions of this session; use another runtime or other permissions."""
 
-    code = "unenforceable"
 
-
-class RuntimeOffline(LastgoodError):
+class RuntimeOffline(LastgoodError, code="runtime_offline"):
     """The runtime of this agent is offline; start its worker, or retry later."""
 
-    code = "runtime_offline"
 
-
-class Conflict(LastgoodError):
+class Conflict(LastgoodError, code="conflict"):
     """The session changed in the meantime; read it again, then retry."""
 
-    code = "conflict"
 
-
-class SessionBusy(Conflict):
+class SessionBusy(Conflict, code="session_busy"):
     """Session is busy: a turn is running or waiting; retry when it has ended, or cancel it."""
 
-    code = "session_busy"
 
-
-class StaleHead(Conflict):
+class StaleHead(Conflict, code="stale_head"):
     """The head of the session is not the turn you expected; read the session again."""
 
-    code = "stale_head"
 
-
-class NothingPending(Conflict):
+class NothingPending(Conflict, code="nothing_pending"):
     """No question is pending in this session; read the session to see its state."""
 
-    code = "nothing_pending"
 
-
-class AttemptLost(Conflict):
+class AttemptLost(Conflict, code="attempt_lost"):
     """This attempt lost its lease on the session; its further writes are rejected."""
 
-    code = "attempt_lost"
 
-
-class StaleClaim(Conflict):
+class StaleClaim(Conflict, code="stale_claim"):
     """This claim is not current: the task was claimed again or has ended; stop its run."""
 
-    code = "stale_claim"
 
-
-class RuntimeAmbiguous(Conflict):
+class RuntimeAmbiguous(Conflict, code="runtime_ambiguous"):
     """Several runtimes can run this agent; bind the agent or the session to one of them."""
 
-    code = "runtime_ambiguous"
 
-
-class TurnFailed(LastgoodError):
+class TurnFailed(LastgoodError, code="turn_failed"):
     """Turn failed; nothing was committed. Send it again."""
 
-    code = "turn_failed"
 
-
-class TurnTimeout(TurnFailed):
+class TurnTimeout(TurnFailed, code="turn_timeout"):
     """Turn exceeded its time limit; nothing was committed. Send it again, or raise the limit."""
 
-    code = "turn_timeout"
 
-
-class TurnCancelled(TurnFailed):
+class TurnCancelled(TurnFailed, code="turn_cancelled"):
     """Turn was cancelled; nothing was committed."""
 
-    code = "turn_cancelled"
 
-
-class TaskDeadline(TurnFailed):
+class TaskDeadline(TurnFailed, code="task_deadline"):
     """Task exceeded its deadline; nothing was committed. Send it again, or raise the deadline."""
 
-    code = "task_deadline"
 
-
-class AgentUnavailable(TurnFailed):
+class AgentUnavailable(TurnFailed, code="agent_unavailable"):
     """Agent source cannot be loaded, and no earlier copy is cached; nothing was committed."""
 
-    code = "agent_unavailable"
 
-
-class LoopDetected(TurnFailed):
+class LoopDetected(TurnFailed, code="loop_detected"):
     """Model repeated its calls or exceeded max_iterations; nothing was committed. Rephrase the request."""
 
-    code = "loop_detected"
 
-
-class HookBlocked(TurnFailed):
+class HookBlocked(TurnFailed, code="hook_blocked"):
     """A hook of the agent file ended the turn; nothing was committed. Change the request, or the hook."""
 
-    code = "hook_blocked"
 
-
-class BudgetExceeded(TurnFailed):
+class BudgetExceeded(TurnFailed, code="budget_exceeded"):
     """Budget of the agent file exceeded; nothing was committed. Ask for less, or raise the budget."""
 
-    code = "budget_exceeded"
 
-
-class ModelError(TurnFailed):
+class ModelError(TurnFailed, code="model_error"):
     """Model call failed; nothing was committed. Send the turn again."""
 
-    code = "model_error"
     passes = False  # True: the error is transient
     retry_after: float | None = None  # seconds, if the provider sent a value
 
 
-class KeyRefused(ModelError):
+class KeyRefused(ModelError, code="key_refused"):
     """The model provider rejected the API key; set a valid key and send the turn again."""
 
-    code = "key_refused"
 
-
-class QuotaUsedUp(ModelError):
+class QuotaUsedUp(ModelError, code="quota_used_up"):
     """The quota of the account at the model provider is used up; nothing was committed."""
 
-    code = "quota_used_up"
 
-
-class ProviderRateLimited(ModelError):
+class ProviderRateLimited(ModelError, code=TooManyRequests.code):
     """The model provider limits the request rate; nothing was committed. Send the turn again later."""
 
     #: Clients handle both limits alike (wait for `Retry-After`, send it again), so the code is the same. The
     #: classes differ because this one ends a turn that runs, and TooManyRequests prevents one.
-    code = TooManyRequests.code
     passes = True
 
 
-class ContextOverflow(ModelError):
+class ContextOverflow(ModelError, code="context_overflow"):
     """Conversation exceeds the context window; reset the session, fork an earlier turn, or send less."""
 
-    code = "context_overflow"
 
-
-class Overloaded(ModelError):
+class Overloaded(ModelError, code="model_overloaded"):
     """The model provider is overloaded or failed; nothing was committed. Send the turn again."""
 
-    code = "model_overloaded"
     passes = True
 
 
-class Unreachable(ModelError):
+class Unreachable(ModelError, code="model_unreachable"):
     """The model provider is unreachable; nothing was committed. Check its address and the network."""
 
-    code = "model_unreachable"
     passes = True
 
 
-class Garbled(ModelError):
+class Garbled(ModelError, code="model_garbled"):
     """The model provider sent an invalid response; nothing was committed. Send the turn again."""
 
-    code = "model_garbled"
 
-
-class NeedsAnswer(LastgoodError):
+class NeedsAnswer(LastgoodError, code="waiting"):
     """The turn is waiting for human approval or input."""
-
-    code = "waiting"
 
     def __init__(self, question: dict[str, Any], seconds: float) -> None:
         super().__init__()
@@ -343,96 +257,66 @@ class NeedsAnswer(LastgoodError):
         self.seconds = seconds
 
 
-class ServerUnreachable(LastgoodError):
+class ServerUnreachable(LastgoodError, code="server_unreachable"):
     """No Lastgood server responds at this address; start it with `lastgood serve`, or correct the address."""
 
-    code = "server_unreachable"
 
-
-class AnswerLost(ServerUnreachable):
+class AnswerLost(ServerUnreachable, code="answer_lost"):
     """Connection closed before the response arrived; check whether the request took effect, then retry."""
 
-    code = "answer_lost"
 
-
-class AnswerUnreadable(LastgoodError):
+class AnswerUnreadable(LastgoodError, code="answer_unreadable"):
     """Not a Lastgood server, or a newer version; check the address, or upgrade Lastgood."""
 
-    code = "answer_unreadable"
 
-
-class HistoryDamaged(LastgoodError):
+class HistoryDamaged(LastgoodError, code="history_damaged"):
     """Stored history of this session is damaged; no turn was run. Export the session up to the damage, fork
     it from an earlier turn, or delete it."""
 
-    code = "history_damaged"
 
-
-class StoreError(LastgoodError):
+class StoreError(LastgoodError, code="store_error"):
     """Database error."""
 
-    code = "store_error"
 
-
-class StoreUnavailable(StoreError):
+class StoreUnavailable(StoreError, code="store_unavailable"):
     """Database unavailable; nothing was changed. Retry shortly."""
 
-    code = "store_unavailable"
 
-
-class OutcomeUnknown(StoreUnavailable):
+class OutcomeUnknown(StoreUnavailable, code="outcome_unknown"):
     """The database did not confirm the write; read the session before you send the request again."""
 
-    code = "outcome_unknown"
 
-
-class StoreFull(StoreUnavailable):
+class StoreFull(StoreUnavailable, code="store_full"):
     """The disk of the database is full or read-only; free some space and retry."""
 
-    code = "store_full"
 
-
-class NoDatabase(StoreUnavailable):
+class NoDatabase(StoreUnavailable, code="no_database"):
     """Database does not exist yet; run a turn first."""
 
-    code = "no_database"
 
-
-class StoreLocked(StoreError):
+class StoreLocked(StoreError, code="store_locked"):
     """Another Lastgood process uses this database; stop it, or use another --data-dir."""
 
-    code = "store_locked"
 
-
-class NotADatabase(StoreError):
+class NotADatabase(StoreError, code="not_a_database"):
     """Not a Lastgood database; the file was not changed. Choose another path."""
 
-    code = "not_a_database"
 
-
-class DatabaseDamaged(StoreError):
+class DatabaseDamaged(StoreError, code="database_damaged"):
     """Database file is damaged; it was not changed. Restore a backup."""
 
-    code = "database_damaged"
 
-
-class OlderDatabase(StoreError):
+class OlderDatabase(StoreError, code="older_database"):
     """Database schema is out of date; it was not changed. Run `lastgood db upgrade`."""
 
-    code = "older_database"
 
-
-class SchemaMismatch(StoreError):
+class SchemaMismatch(StoreError, code="schema_mismatch"):
     """This database was created by a different development version of Lastgood; it was not changed. Move it
     away, or use the version that created it."""
 
-    code = "schema_mismatch"
 
-
-class NewerDatabase(StoreError):
+class NewerDatabase(StoreError, code="newer_database"):
     """This database was written by a newer version of Lastgood; it was not changed. Upgrade Lastgood."""
-
-    code = "newer_database"
 
 
 def error_of(code: str, message: str) -> LastgoodError:
