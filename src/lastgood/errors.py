@@ -17,11 +17,11 @@ The docstring of an error is its default message: what is wrong, then what to do
     │                        RuntimeAmbiguous
     ├── TurnFailed           TurnTimeout, TurnCancelled, TaskDeadline, AgentUnavailable, LoopDetected,
     │   │                    HookBlocked, BudgetExceeded
-    │   └── ModelError       KeyRefused, QuotaUsedUp, ProviderRateLimited, ContextOverflow, Overloaded,
-    │                        Unreachable, Garbled
+    │   └── ModelError       KeyRefused, QuotaUsedUp, ProviderRateLimited, ContextOverflow, ModelOverloaded,
+    │                        ModelUnreachable, ModelGarbled
     ├── NeedsAnswer
-    ├── ServerUnreachable    AnswerLost; both raised by clients only
-    ├── AnswerUnreadable     raised by clients only
+    ├── ServerUnreachable    ResponseLost; both raised by clients only
+    ├── ResponseUnreadable     raised by clients only
     ├── HistoryDamaged       one session
     └── StoreError           StoreUnavailable (OutcomeUnknown, StoreFull, NoDatabase), StoreLocked,
                              NotADatabase, DatabaseDamaged, OlderDatabase, SchemaMismatch, NewerDatabase
@@ -232,19 +232,19 @@ class ContextOverflow(ModelError, code="context_overflow"):
     """Conversation exceeds the context window; reset the session, fork an earlier turn, or send less."""
 
 
-class Overloaded(ModelError, code="model_overloaded"):
+class ModelOverloaded(ModelError, code="model_overloaded"):
     """The model provider is overloaded or failed; nothing was committed. Send the turn again."""
 
     passes = True
 
 
-class Unreachable(ModelError, code="model_unreachable"):
+class ModelUnreachable(ModelError, code="model_unreachable"):
     """The model provider is unreachable; nothing was committed. Check its address and the network."""
 
     passes = True
 
 
-class Garbled(ModelError, code="model_garbled"):
+class ModelGarbled(ModelError, code="model_garbled"):
     """The model provider sent an invalid response; nothing was committed. Send the turn again."""
 
 
@@ -261,11 +261,11 @@ class ServerUnreachable(LastgoodError, code="server_unreachable"):
     """No Lastgood server responds at this address; start it with `lastgood serve`, or correct the address."""
 
 
-class AnswerLost(ServerUnreachable, code="answer_lost"):
+class ResponseLost(ServerUnreachable, code="answer_lost"):
     """Connection closed before the response arrived; check whether the request took effect, then retry."""
 
 
-class AnswerUnreadable(LastgoodError, code="answer_unreadable"):
+class ResponseUnreadable(LastgoodError, code="answer_unreadable"):
     """Not a Lastgood server, or a newer version; check the address, or upgrade Lastgood."""
 
 

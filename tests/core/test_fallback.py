@@ -17,18 +17,18 @@ from lastgood.core.fallback import (
 )
 from lastgood.errors import (
     ContextOverflow,
-    Garbled,
     KeyRefused,
     ModelError,
+    ModelGarbled,
+    ModelOverloaded,
     ModelUnknown,
-    Overloaded,
+    ModelUnreachable,
     ProviderRateLimited,
     QuotaUsedUp,
-    Unreachable,
 )
 
-PASSING = [ProviderRateLimited, Overloaded, Unreachable]
-LASTING = [KeyRefused, QuotaUsedUp, Garbled, ModelError, ModelUnknown]
+PASSING = [ProviderRateLimited, ModelOverloaded, ModelUnreachable]
+LASTING = [KeyRefused, QuotaUsedUp, ModelGarbled, ModelError, ModelUnknown]
 
 
 def decide(
@@ -66,7 +66,7 @@ def test_what_does_not_pass_goes_to_the_next_model_at_once(kind: type[ModelError
     assert isinstance(decide(kind(), others=0), NoMoreModels)
 
 
-@pytest.mark.parametrize("kind", [Overloaded, Unreachable])
+@pytest.mark.parametrize("kind", [ModelOverloaded, ModelUnreachable])
 @pytest.mark.parametrize("others", [0, 2])
 def test_what_passes_is_tried_again_before_another_model_is(kind: type[ModelError], others: int) -> None:
     assert decide(kind(), tries=1, others=others) == Retry(FIRST_WAIT_SECONDS)
@@ -89,29 +89,29 @@ def test_too_many_requests_of_the_only_model_is_waited_out() -> None:
 
 @pytest.mark.parametrize("seconds", [0.0, 0.1])
 def test_our_own_wait_is_the_least(seconds: float) -> None:
-    assert decide(asks_for(Overloaded(), seconds)) == Retry(FIRST_WAIT_SECONDS)
+    assert decide(asks_for(ModelOverloaded(), seconds)) == Retry(FIRST_WAIT_SECONDS)
 
 
 def test_a_provider_that_asks_for_too_much_patience_is_not_waited_for() -> None:
-    assert decide(asks_for(Overloaded(), LONGEST_PATIENCE_SECONDS)) == Retry(LONGEST_PATIENCE_SECONDS)
-    too_long = asks_for(Overloaded(), LONGEST_PATIENCE_SECONDS + 0.1)
+    assert decide(asks_for(ModelOverloaded(), LONGEST_PATIENCE_SECONDS)) == Retry(LONGEST_PATIENCE_SECONDS)
+    too_long = asks_for(ModelOverloaded(), LONGEST_PATIENCE_SECONDS + 0.1)
     assert isinstance(decide(too_long), NoMoreModels)
     assert decide(too_long, others=1) == Next()
 
 
 def test_waits_double_up_to_the_longest() -> None:
-    waits = [decide(Overloaded(), tries=n, retries=5000) for n in (1, 2, 3, 4, 5, 6, 5000)]
+    waits = [decide(ModelOverloaded(), tries=n, retries=5000) for n in (1, 2, 3, 4, 5, 6, 5000)]
     assert waits == [Retry(s) for s in (0.5, 1.0, 2.0, 4.0, LONGEST_WAIT_SECONDS, LONGEST_WAIT_SECONDS, 8.0)]
 
 
 def test_jitter_shortens_a_wait_by_at_most_a_half() -> None:
-    assert decide(Overloaded(), jitter=1.0) == Retry(FIRST_WAIT_SECONDS / 2)
-    assert decide(Overloaded(), jitter=0.5) == Retry(FIRST_WAIT_SECONDS * 0.75)
+    assert decide(ModelOverloaded(), jitter=1.0) == Retry(FIRST_WAIT_SECONDS / 2)
+    assert decide(ModelOverloaded(), jitter=0.5) == Retry(FIRST_WAIT_SECONDS * 0.75)
 
 
 def test_no_retries_means_none() -> None:
-    assert isinstance(decide(Overloaded(), retries=0), NoMoreModels)
-    assert decide(Overloaded(), retries=0, others=1) == Next()
+    assert isinstance(decide(ModelOverloaded(), retries=0), NoMoreModels)
+    assert decide(ModelOverloaded(), retries=0, others=1) == Next()
 
 
 @pytest.mark.parametrize(

@@ -303,10 +303,10 @@ async def test_errors_are_those_of_the_server_by_their_class(client: AsyncClient
 @pytest.mark.parametrize(
     ("reply", "kind"),
     [
-        (refuses(500), errors.Overloaded),
+        (refuses(500), errors.ModelOverloaded),
         (refuses(401), errors.KeyRefused),
         (refuses(402), errors.QuotaUsedUp),
-        (breaks_off_after("one"), errors.Unreachable),
+        (breaks_off_after("one"), errors.ModelUnreachable),
         (refuses(400), errors.ModelError),
     ],
 )
@@ -392,7 +392,7 @@ async def test_a_server_that_is_not_lastgood_is_reported(body: bytes, status: in
         try:
             async with AsyncClient(f"http://127.0.0.1:{other.server_port}") as client:
                 for call in (client.agents(), client.page(), client.get("ses_x"), client.turns("ses_x")):
-                    with pytest.raises(errors.AnswerUnreadable, match="ot a Lastgood server"):
+                    with pytest.raises(errors.ResponseUnreadable, match="ot a Lastgood server"):
                         await call
         finally:
             other.shutdown()
@@ -464,7 +464,7 @@ async def test_a_turn_whose_acceptance_was_lost_runs_once_and_is_streamed_whole(
 
 async def test_what_cannot_be_repeated_is_not(server: LiveServer, client: AsyncClient, word: str) -> None:
     async with CuttingProxy(server.port, [b"last_event_seq"]) as proxy, AsyncClient(proxy.url) as far:
-        with pytest.raises(errors.AnswerLost, match="check before you send it again"):
+        with pytest.raises(errors.ResponseLost, match="check before you send it again"):
             await far.create(AGENT, title=word)
     assert len([session async for session in client.list(query=word)]) == 1
 
@@ -613,8 +613,8 @@ def _forget_events(server: LiveServer, session: str) -> None:
     ("error", "repeatable", "accepted", "again"),
     [
         (errors.ServerUnreachable(), False, False, True),
-        (errors.AnswerLost(), False, False, False),
-        (errors.AnswerLost(), True, False, True),
+        (errors.ResponseLost(), False, False, False),
+        (errors.ResponseLost(), True, False, True),
         (errors.OutcomeUnknown(), False, False, False),
         (errors.OutcomeUnknown(), True, False, True),
         (errors.ShuttingDown(), False, False, True),

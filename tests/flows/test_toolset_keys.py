@@ -11,7 +11,7 @@ import pytest
 
 from lastgood.engine.providers.provider import Chunk, ModelAnswer, ModelCall
 from lastgood.engine.tools.tool import Tool, ToolUse
-from lastgood.errors import Overloaded
+from lastgood.errors import ModelOverloaded
 from lastgood.model.agents import Fallback, ModelRoute, ModelSpec, Permissions, ToolsetSpec
 from lastgood.model.events import ToolCalled
 from lastgood.model.ids import DEFAULT_TENANT
@@ -106,7 +106,7 @@ def test_an_agent_file_asks_for_it() -> None:
 
 async def test_each_model_of_a_chain_gets_the_attachments_that_it_accepts(cluster: Cluster) -> None:
     """The first one fails, so that the second is asked, which accepts images."""
-    blind, seeing = TitleModel(Overloaded("busy")), TitleModel("a cat")
+    blind, seeing = TitleModel(ModelOverloaded("busy")), TitleModel("a cat")
     models = {
         "blind": ModelSpec("builtin", "blind", accepts=frozenset()),
         "seeing": ModelSpec("builtin", "seeing", accepts=frozenset({"image"})),

@@ -17,13 +17,13 @@ from lastgood.engine.providers.chat_stream_parser import ParserLimits
 from lastgood.engine.providers.provider import Chunk, ModelAnswer, ModelCall
 from lastgood.errors import (
     ContextOverflow,
-    Garbled,
     KeyRefused,
     ModelError,
+    ModelGarbled,
+    ModelOverloaded,
     ModelUnknown,
-    Overloaded,
+    ModelUnreachable,
     ProviderRateLimited,
-    Unreachable,
 )
 from lastgood.model.messages import Message, Role, assistant, user
 from lastgood.model.sessions import Usage
@@ -70,7 +70,7 @@ async def test_a_stream_cut_at_any_byte_is_an_answer_only_if_nothing_of_it_is_mi
     for offset in range(len(body) + 1):
         try:
             heard = await chat.hear(whole.cut_at(offset, framing))
-        except (Unreachable, Garbled):
+        except (ModelUnreachable, ModelGarbled):
             continue
         assert heard.answer.message == expected
         answered.append(offset)
@@ -82,14 +82,14 @@ async def test_half_a_chunk_is_no_answer(chat: Wired) -> None:
     whole = Chat().reply(Says(("one ", "two")))
     half = [*whole.pieces[:2], b'data: {"choices": [{"delta": {"conte']
     for end in (End.CLEAN, End.CUT, End.RESET):
-        with pytest.raises(Unreachable):
+        with pytest.raises(ModelUnreachable):
             await chat.hear(Reply(half, end=end))
 
 
 async def test_less_than_was_announced_is_no_answer(chat: Wired) -> None:
     body = json.dumps({"choices": [{"message": {"content": "Hi."}, "finish_reason": "stop"}]}).encode()
     headers = {"Content-Type": "application/json", "Content-Length": str(len(body) + 1)}
-    with pytest.raises(Unreachable):
+    with pytest.raises(ModelUnreachable):
         await chat.hear(Reply([body], headers=headers, framing=Framing.CLOSE))
 
 
@@ -98,7 +98,7 @@ async def test_less_than_was_announced_is_no_answer(chat: Wired) -> None:
 
 async def test_silence_before_the_first_byte_ends() -> None:
     async with wired_to("chat", quick()) as chat:
-        with pytest.raises(Unreachable, match=r"sent no data for 0\.15 seconds"):
+        with pytest.raises(ModelUnreachable, match=r"sent no data for 0\.15 seconds"):
             await chat.hear(Reply([], end=End.HANG))
 
 
@@ -106,7 +106,7 @@ async def test_silence_in_the_middle_ends() -> None:
     async with wired_to("chat", quick()) as chat:
         chunks: list[Chunk] = []
         pieces = Chat().reply(Says(("one ", "two"))).pieces[:2]
-        with pytest.raises(Unreachable, match="sent no data"):
+        with pytest.raises(ModelUnreachable, match="sent no data"):
             await chat.hear(Reply(pieces, end=End.HANG), chunks=chunks)
         assert chunks == [Chunk("one ")]
         await asyncio.wait_for(chat.server.left.wait(), 5)
@@ -137,7 +137,9 @@ async def test_no_connection_is_waited_for_for_ever() -> None:
                 caller.connect_ex(("127.0.0.1", port))
             async with wired_to("chat", ChatLimits(connect_seconds=0.2, idle_seconds=5)) as chat:
                 spec = replace(chat.spec, base_url=f"http://127.0.0.1:{port}/v1")
-                with pytest.raises(Unreachable, match=r"did not accept a connection within 0\.2 seconds"):
+                with pytest.raises(
+                    ModelUnreachable, match=r"did not accept a connection within 0\.2 seconds"
+                ):
                     await chat.ask(Says(("Hi.",)), spec=spec)
         finally:
             for caller in callers:
@@ -148,7 +150,7 @@ async def test_no_connection_is_waited_for_for_ever() -> None:
 
 
 async def test_a_refused_connection_is_reported(chat: Wired) -> None:
-    with pytest.raises(Unreachable, match=r"cannot connect to 127\.0\.0\.1:1;"):
+    with pytest.raises(ModelUnreachable, match=r"cannot connect to 127\.0\.0\.1:1;"):
         await chat.ask(Says(("Hi.",)), spec=replace(chat.spec, base_url="http://127.0.0.1:1/v1"))
 
 
@@ -157,7 +159,7 @@ async def test_an_unknown_host_is_reported(chat: Wired, monkeypatch: pytest.Monk
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
     monkeypatch.setattr(socket, "getaddrinfo", nobody)
-    with pytest.raises(Unreachable, match=r"no such host: nowhere\.invalid"):
+    with pytest.raises(ModelUnreachable, match=r"no such host: nowhere\.invalid"):
         await chat.ask(Says(("Hi.",)), spec=replace(chat.spec, base_url="https://nowhere.invalid/v1"))
 
 
@@ -177,14 +179,14 @@ async def saying(said: bytes) -> AsyncIterator[str]:
 
 async def test_tls_to_a_plain_port_is_reported(chat: Wired) -> None:
     async with saying(b"HTTP/1.1 400 Bad Request\r\n\r\n") as where:
-        with pytest.raises(Unreachable, match="TLS"):
+        with pytest.raises(ModelUnreachable, match="TLS"):
             await chat.ask(Says(("Hi.",)), spec=replace(chat.spec, base_url=f"https://{where}/v1"))
 
 
 @pytest.mark.parametrize("said", [b"", b"220 mail.example ESMTP\r\n\r\n", b"HTTP/1.1 200 OK\r\nTransfer-"])
 async def test_a_server_without_http_is_unreachable(chat: Wired, said: bytes) -> None:
     async with saying(said) as where:
-        with pytest.raises(Unreachable):
+        with pytest.raises(ModelUnreachable):
             await chat.ask(Says(("Hi.",)), spec=replace(chat.spec, base_url=f"http://{where}/v1"))
 
 
@@ -209,7 +211,7 @@ async def test_the_environment_names_no_proxy(chat: Wired, monkeypatch: pytest.M
 async def test_nothing_is_unpacked(chat: Wired) -> None:
     whole = b"".join(piece for piece in Chat().reply(Says(("Hi.",))).pieces if isinstance(piece, bytes))
     headers = {"Content-Type": "text/event-stream", "Content-Encoding": "gzip"}
-    with pytest.raises(Garbled):
+    with pytest.raises(ModelGarbled):
         await chat.hear(Reply([gzip.compress(whole)], headers=headers))
     assert chat.server.requests[-1].headers["accept-encoding"] == "identity"
 
@@ -256,7 +258,7 @@ async def test_I40_a_hundred_megabytes_do_not_fill_the_memory(
                     peaks.append(resident())
 
     chat.server.say(Reply(pieces))
-    with pytest.raises(Garbled):
+    with pytest.raises(ModelGarbled):
         await drop_them()
     peaks.append(resident())
     grown = (max(peaks) - before) // MIB
@@ -266,7 +268,7 @@ async def test_I40_a_hundred_megabytes_do_not_fill_the_memory(
 
 async def test_I40_of_a_long_refusal_only_the_beginning_is_read(chat: Wired) -> None:
     page = Reply([b" " * 65536] * 1600, 500, PLAIN)
-    with pytest.raises(Overloaded):
+    with pytest.raises(ModelOverloaded):
         await chat.hear(page)
     await asyncio.wait_for(chat.server.left.wait(), 5)
     assert chat.server.sent < 16 * MIB

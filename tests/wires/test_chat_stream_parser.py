@@ -10,13 +10,13 @@ from lastgood.engine.providers.chat_stream_parser import ChatStreamParser, Parse
 from lastgood.engine.providers.provider import Chunk, ChunkKind, ModelAnswer
 from lastgood.errors import (
     ContextOverflow,
-    Garbled,
     KeyRefused,
     ModelError,
-    Overloaded,
+    ModelGarbled,
+    ModelOverloaded,
+    ModelUnreachable,
     ProviderRateLimited,
     QuotaUsedUp,
-    Unreachable,
 )
 from lastgood.model.agents import ModelSpec
 from lastgood.model.messages import ToolCall
@@ -188,7 +188,7 @@ def test_text_and_calls_may_come_together() -> None:
 
 
 def test_a_call_without_a_name_is_garbled() -> None:
-    with pytest.raises(Garbled, match="without a name"):
+    with pytest.raises(ModelGarbled, match="without a name"):
         calls(call(None, "{}", index=0, id="a"))
 
 
@@ -257,7 +257,7 @@ def test_any_other_end_is_an_end(finish: str) -> None:
 
 
 def test_a_stream_without_an_end_was_cut(feed: Feed) -> None:
-    with pytest.raises(Unreachable, match="cut"):
+    with pytest.raises(ModelUnreachable, match="cut"):
         read(events({"content": "a"}, finish=None), feed)
 
 
@@ -265,7 +265,7 @@ def test_a_stream_without_an_end_was_cut(feed: Feed) -> None:
     "half", [b"d", b"data", b"data: ", b'data: {"usa', b"data: {\ndata: }", b"data: {\n"]
 )
 def test_half_a_line_at_the_end_was_cut(half: bytes, feed: Feed) -> None:
-    with pytest.raises(Unreachable, match="cut"):
+    with pytest.raises(ModelUnreachable, match="cut"):
         read(events({"content": "a"}).removesuffix(DONE) + half, feed)
 
 
@@ -276,7 +276,7 @@ def test_what_the_provider_withheld_is_no_answer() -> None:
 
 
 def test_a_provider_that_gave_up_failed() -> None:
-    with pytest.raises(Overloaded):
+    with pytest.raises(ModelOverloaded):
         read(events({"content": "a"}, finish="insufficient_system_resource"))
 
 
@@ -326,7 +326,7 @@ def test_an_answer_that_came_whole_needs_no_reason_to_end() -> None:
 def test_an_answer_that_came_half_is_garbled() -> None:
     body = answered({"content": "Hi."}, finish_reason="stop")
     for end in range(1, len(body)):
-        with pytest.raises(Garbled):
+        with pytest.raises(ModelGarbled):
             read(body[:end])
 
 
@@ -343,10 +343,10 @@ def test_an_answer_that_came_half_is_garbled() -> None:
         ({"message": "no", "type": "authentication_error"}, KeyRefused),
         ({"message": "too long", "code": "context_length_exceeded"}, ContextOverflow),
         ({"message": "bad", "type": "invalid_request_error"}, ModelError),
-        ({"message": "oops", "type": "server_error"}, Overloaded),
-        ({"message": "oops", "code": 502}, Overloaded),
-        ({"message": "oops"}, Overloaded),
-        ("oops", Overloaded),
+        ({"message": "oops", "type": "server_error"}, ModelOverloaded),
+        ({"message": "oops", "code": 502}, ModelOverloaded),
+        ({"message": "oops"}, ModelOverloaded),
+        ("oops", ModelOverloaded),
     ],
 )  # fmt: skip
 def test_an_error_in_the_stream_has_its_kind(error: Any, kind: type[ModelError]) -> None:
@@ -361,7 +361,7 @@ def test_an_error_after_words_is_still_an_error(feed: Feed) -> None:
     body = (
         events({"content": "a"}, finish=None).removesuffix(DONE) + b'data: {"error": {"message": "oops"}}\n\n'
     )
-    with pytest.raises(Overloaded, match="oops"):
+    with pytest.raises(ModelOverloaded, match="oops"):
         read(body, feed)
 
 
@@ -430,7 +430,7 @@ SMALL = ParserLimits(line_bytes=1000, answer_bytes=2000, stream_bytes=100_000)
     ids=["line", "no line", "event", "text", "thoughts", "calls", "details", "comments", "plain"],
 )
 def test_I40_whatever_is_too_much_is_refused_as_it_comes(body: bytes, what: str, feed: Feed) -> None:
-    with pytest.raises(Garbled, match=what):
+    with pytest.raises(ModelGarbled, match=what):
         read(body, feed, SMALL)
 
 

@@ -11,10 +11,10 @@ from lastgood.errors import (
     ContextOverflow,
     KeyRefused,
     ModelError,
-    Overloaded,
+    ModelOverloaded,
+    ModelUnreachable,
     ProviderRateLimited,
     QuotaUsedUp,
-    Unreachable,
 )
 from lastgood.model.agents import ModelSpec, StructuredOutput
 from lastgood.model.call_options import CallOptions
@@ -306,11 +306,11 @@ ERRORS: dict[str, list[tuple[int, str, str, type[ModelError]]]] = {
         (422, "x", "prompt is too long: 9 tokens > 8 maximum", ContextOverflow),
         (400, "invalid_request_error", "tools[0].name is wrong", ModelError),
         (404, "model_not_found", "The model does not exist", ModelError),
-        (408, "timeout", "slow", Overloaded),
-        (409, "conflict", "locked", Overloaded),
-        (500, "server_error", "oops", Overloaded),
-        (503, "unavailable", "oops", Overloaded),
-        (529, "overloaded", "oops", Overloaded),
+        (408, "timeout", "slow", ModelOverloaded),
+        (409, "conflict", "locked", ModelOverloaded),
+        (500, "server_error", "oops", ModelOverloaded),
+        (503, "unavailable", "oops", ModelOverloaded),
+        (529, "overloaded", "oops", ModelOverloaded),
     ],
     "anthropic": [
         (401, "authentication_error", "invalid x-api-key", KeyRefused),
@@ -320,8 +320,8 @@ ERRORS: dict[str, list[tuple[int, str, str, type[ModelError]]]] = {
         (400, "invalid_request_error", "prompt is too long: 200001 tokens > 200000 maximum", ContextOverflow),
         (400, "invalid_request_error", "messages.0: bad", ModelError),
         (404, "not_found_error", "model: claude-9", ModelError),
-        (500, "api_error", "oops", Overloaded),
-        (529, "overloaded_error", "Overloaded", Overloaded),
+        (500, "api_error", "oops", ModelOverloaded),
+        (529, "overloaded_error", "Overloaded", ModelOverloaded),
     ],
     "google": [
         (401, "UNAUTHENTICATED", "no", KeyRefused),
@@ -330,8 +330,8 @@ ERRORS: dict[str, list[tuple[int, str, str, type[ModelError]]]] = {
         (400, "INVALID_ARGUMENT", "The input token count (9) exceeds the maximum", ContextOverflow),
         (400, "INVALID_ARGUMENT", "bad", ModelError),
         (404, "NOT_FOUND", "models/gemini-9 is not found", ModelError),
-        (500, "INTERNAL", "oops", Overloaded),
-        (503, "UNAVAILABLE", "overloaded", Overloaded),
+        (500, "INTERNAL", "oops", ModelOverloaded),
+        (503, "UNAVAILABLE", "overloaded", ModelOverloaded),
     ],
     "bedrock": [
         (403, "UnrecognizedClientException", "unknown client", KeyRefused),
@@ -340,8 +340,8 @@ ERRORS: dict[str, list[tuple[int, str, str, type[ModelError]]]] = {
         (400, "ValidationException", "Input is too long for requested model.", ContextOverflow),
         (400, "ValidationException", "bad", ModelError),
         (404, "ResourceNotFoundException", "no model", ModelError),
-        (500, "InternalServerException", "oops", Overloaded),
-        (503, "ServiceUnavailableException", "oops", Overloaded),
+        (500, "InternalServerException", "oops", ModelOverloaded),
+        (503, "ServiceUnavailableException", "oops", ModelOverloaded),
     ],
 }  # fmt: skip
 
@@ -378,7 +378,7 @@ async def test_a_missing_key_is_refused_before_anything_is_sent(wired: Wired) ->
 async def test_a_closed_port_is_unreachable(wired: Wired) -> None:
     free = wired.server.url.rpartition(":")[0]
     spec = replace(wired.spec, base_url=f"{free}:1")
-    with pytest.raises(Unreachable):
+    with pytest.raises(ModelUnreachable):
         await wired.ask(Says(("Hi.",)), spec=spec)
 
 
@@ -417,7 +417,7 @@ async def test_garbage_is_no_answer(wired: Wired) -> None:
 
 async def test_an_error_page_says_nothing_of_itself(wired: Wired) -> None:
     page = Reply([b"<html>hello from the proxy</html>"], 502, {"Content-Type": "text/html"}, Framing.LENGTH)
-    with pytest.raises(Overloaded) as raised:
+    with pytest.raises(ModelOverloaded) as raised:
         await wired.hear(page)
     assert "hello" not in str(raised.value)
 

@@ -11,7 +11,14 @@ import pytest
 from lastgood.engine.providers.chat_limits import ChatLimits
 from lastgood.engine.providers.chat_stream_parser import ParserLimits
 from lastgood.engine.providers.provider import Chunk, ModelCall
-from lastgood.errors import ContextOverflow, Garbled, ModelError, Overloaded, ProviderRateLimited, Unreachable
+from lastgood.errors import (
+    ContextOverflow,
+    ModelError,
+    ModelGarbled,
+    ModelOverloaded,
+    ModelUnreachable,
+    ProviderRateLimited,
+)
 from lastgood.model.messages import Image, Message, Reasoning, Role, ToolCall, tool_result, user, user_parts
 from tests.polls import eventually
 from tests.wires.conftest import HELLO, wired_to
@@ -27,11 +34,11 @@ QUICK = ChatLimits(connect_seconds=2.0, idle_seconds=0.2)
 @pytest.mark.parametrize("name", ["anthropic", "google", "bedrock"])
 async def test_silence_ends(name: str) -> None:
     async with wired_to(name, QUICK) as wired:
-        with pytest.raises(Unreachable):
+        with pytest.raises(ModelUnreachable):
             await wired.hear(Reply([], end=End.HANG))
         chunks: list[Chunk] = []
         whole = wired.dialect.reply(Says(("one ", "two ", "three")))
-        with pytest.raises(Unreachable):
+        with pytest.raises(ModelUnreachable):
             await wired.hear(Reply(whole.pieces[:-3], headers=whole.headers, end=End.HANG), chunks=chunks)
         assert chunks
         assert wired.server.asked == 2, "an SDK asked again by itself"
@@ -42,7 +49,7 @@ async def test_silence_ends(name: str) -> None:
 async def test_I40_what_is_too_much_is_not_kept(name: str, head: bytes) -> None:
     limits = ChatLimits(reading=ParserLimits(answer_bytes=MIB))
     async with wired_to(name, limits) as wired:
-        with pytest.raises(Garbled):
+        with pytest.raises(ModelGarbled):
             await wired.hear(Reply([head, *[b"x" * 65536] * 1600]))
         await asyncio.wait_for(wired.server.left.wait(), 5)
         assert wired.server.sent < 16 * MIB
@@ -74,10 +81,10 @@ async def test_a_cancelled_call_closes_its_connection(name: str) -> None:
 @pytest.mark.parametrize(
     ("error", "kind"),
     [
-        ({"type": "overloaded_error", "message": "Overloaded"}, Overloaded),
+        ({"type": "overloaded_error", "message": "Overloaded"}, ModelOverloaded),
         ({"type": "rate_limit_error", "message": "slow"}, ProviderRateLimited),
         ({"type": "invalid_request_error", "message": "prompt is too long: 9 > 8"}, ContextOverflow),
-        ({"type": "api_error", "message": "oops"}, Overloaded),
+        ({"type": "api_error", "message": "oops"}, ModelOverloaded),
     ],
 )
 async def test_an_error_in_the_stream_has_its_kind(error: dict[str, str], kind: type[ModelError]) -> None:

@@ -17,10 +17,10 @@ from lastgood.errors import (
     ContextOverflow,
     KeyRefused,
     ModelError,
+    ModelOverloaded,
     ModelUnknown,
-    Overloaded,
+    ModelUnreachable,
     ProviderRateLimited,
-    Unreachable,
 )
 from lastgood.model.agents import Fallback, ModelSpec
 from lastgood.model.messages import Message, Reasoning, Role, user
@@ -156,7 +156,7 @@ async def test_retries_are_as_many_as_were_asked_for(two: TwoModels) -> None:
     two.say([DOWN])
     for retries in (0, 1, 4):
         before = two.servers[0].asked
-        with pytest.raises(Overloaded):
+        with pytest.raises(ModelOverloaded):
             await two.ask(two.models[:1], retries=retries)
         assert two.servers[0].asked - before == retries + 1
 
@@ -167,7 +167,7 @@ async def test_retries_are_as_many_as_were_asked_for(two: TwoModels) -> None:
 async def test_after_the_first_output_no_request_is_retried(two: TwoModels) -> None:
     two.say([CUT_LATER])
     parts: list[Any] = []
-    with pytest.raises(Unreachable) as raised:
+    with pytest.raises(ModelUnreachable) as raised:
         await two.ask(into=parts)
     assert parts == [Chunk("Hel")]
     assert two.asked == [1, 0]
@@ -252,7 +252,7 @@ async def test_an_unknown_model_falls_back_to_the_next(two: TwoModels) -> None:
 
 async def test_if_no_model_answers_all_are_named(two: TwoModels) -> None:
     two.say([REFUSED], [DOWN])
-    with pytest.raises(Overloaded) as raised:
+    with pytest.raises(ModelOverloaded) as raised:
         await two.ask()
     text = str(raised.value)
     assert "first/m" in text
@@ -339,5 +339,5 @@ async def test_leaving_a_stream_closes_the_connection(two: TwoModels) -> None:
 
 async def test_a_stream_without_an_end_is_no_answer_here_either(two: TwoModels) -> None:
     two.say([Reply(OK.pieces[:2], framing=Framing.CLOSE)])
-    with pytest.raises(Unreachable):
+    with pytest.raises(ModelUnreachable):
         await two.ask()

@@ -46,10 +46,10 @@ from lastgood.client.models import (
 from lastgood.client.stream import Accepted
 from lastgood.core.input_checks import check_message, check_text, check_title
 from lastgood.errors import (
-    AnswerUnreadable,
     InvalidRequest,
     LastgoodError,
     NothingPending,
+    ResponseUnreadable,
     ServerUnreachable,
     SessionNotFound,
     Unauthorized,
@@ -86,10 +86,10 @@ async def connect(args: argparse.Namespace) -> AsyncIterator[AsyncClient]:
     except Unauthorized:
         what = "requires a token" if token is None else "rejected the token"
         raise Unauthorized(f"{args.server} {what}; set {TOKEN_VARIABLE}, or use --token-file FILE") from None
-    except AnswerUnreadable as error:
-        if error.message != AnswerUnreadable().message:  # it says what of the response is wrong
+    except ResponseUnreadable as error:
+        if error.message != ResponseUnreadable().message:  # it says what of the response is wrong
             raise
-        raise AnswerUnreadable(
+        raise ResponseUnreadable(
             f"{args.server} is not a Lastgood server, or runs a newer version; check the URL, or upgrade "
             "Lastgood"
         ) from None

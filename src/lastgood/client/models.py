@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeVar
 
-from lastgood.errors import AnswerUnreadable
+from lastgood.errors import ResponseUnreadable
 from lastgood.model.agents import Permissions
 from lastgood.model.messages import Message, Reasoning, Role, as_chat, from_json, user
 from lastgood.model.sessions import Usage
@@ -175,12 +175,12 @@ def read(make: Callable[[Any], _T], plain: Any) -> _T:
     try:
         return make(plain)
     except (AttributeError, KeyError, TypeError, ValueError):
-        raise AnswerUnreadable() from None
+        raise ResponseUnreadable() from None
 
 
 def read_all(make: Callable[[Any], _T], plain: Any) -> tuple[_T, ...]:
     if not isinstance(plain, list):
-        raise AnswerUnreadable()
+        raise ResponseUnreadable()
     return tuple(read(make, one) for one in plain)
 
 

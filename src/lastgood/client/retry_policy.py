@@ -7,11 +7,11 @@ Knows no clock and no socket.
 from __future__ import annotations
 
 from lastgood.errors import (
-    AnswerLost,
     LastgoodError,
     NoDatabase,
     OutcomeUnknown,
     QueueFull,
+    ResponseLost,
     ServerUnreachable,
     SessionBusy,
     ShuttingDown,
@@ -40,7 +40,7 @@ def may_go_again(error: LastgoodError, *, repeatable: bool, accepted: bool = Fal
     if error.retryable is False and not isinstance(error, OutcomeUnknown):
         return False
     match error:
-        case AnswerLost() | OutcomeUnknown():
+        case ResponseLost() | OutcomeUnknown():
             return repeatable
         case ServerUnreachable() | ShuttingDown():
             return True

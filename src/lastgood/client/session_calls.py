@@ -23,7 +23,7 @@ from lastgood.client.models import (
 )
 from lastgood.client.stream import TurnStream, path_of
 from lastgood.client.transport import ApiCall, ApiResponse, Transport, visible, with_query
-from lastgood.errors import AnswerLost, SessionNotFound
+from lastgood.errors import ResponseLost, SessionNotFound
 
 _PAGE = 200
 _T = TypeVar("_T")
@@ -94,7 +94,7 @@ class SessionCalls:
         """Cancels the running turn and deletes the session."""
         try:
             await self._call(ApiCall("DELETE", path_of(session), repeatable=False))
-        except AnswerLost:
+        except ResponseLost:
             try:
                 await self._call(ApiCall("DELETE", path_of(session)))
             except SessionNotFound:
@@ -165,8 +165,10 @@ class SessionCalls:
         return document
 
     def export_pieces(self, session: str) -> AsyncGenerator[bytes, None]:
-        """Streams the exported document, for histories that do not fit into memory. If it raises AnswerLost,
-        the document is incomplete."""
+        """Streams the exported document, for histories that do not fit into memory.
+
+        The document is incomplete if this raises ResponseLost.
+        """
         return self._connection.pieces(path_of(session, "export"))
 
     async def import_(self, document: Mapping[str, Any]) -> SessionInfo:

@@ -25,7 +25,7 @@ from lastgood.client.events import (
 )
 from lastgood.client.models import AttemptInfo, SessionInfo, TurnInfo, attempt_of, read, session_of, turn_of
 from lastgood.client.transport import ApiCall, ApiResponse, Transport, escaped
-from lastgood.errors import AnswerLost, LastgoodError, SessionNotFound, TurnNotFound
+from lastgood.errors import LastgoodError, ResponseLost, SessionNotFound, TurnNotFound
 
 #: How often a turn whose server died is retried. A turn that kills its server must not do so forever.
 _MOST_AGAIN = 3
@@ -78,7 +78,7 @@ class TurnStream:
         """Yields events after `since` until the session is deleted. None: from the oldest stored event."""
         patience = self._connection.patience()
         while True:
-            error: LastgoodError = AnswerLost()
+            error: LastgoodError = ResponseLost()
             try:
                 async with aclosing(
                     self._connection.frames(path_of(session, "events"), {"since": since})

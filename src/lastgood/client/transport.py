@@ -25,11 +25,11 @@ from lastgood import __version__
 from lastgood.client.proxies import proxy_of, tls_context
 from lastgood.client.retry_policy import may_go_again, pause_seconds
 from lastgood.errors import (
-    AnswerLost,
-    AnswerUnreadable,
     InvalidRequest,
     LastgoodError,
     ModelError,
+    ResponseLost,
+    ResponseUnreadable,
     ServerUnreachable,
     TooManyRequests,
     TurnFailed,
@@ -110,14 +110,14 @@ class Transport:
                     plain, headers = await self._try(call)
                 return ApiResponse(plain, headers, was_lost)
             except TimeoutError:
-                raise AnswerLost(
+                raise ResponseLost(
                     f"no response from {self._shown} within {self._timeout:g} s; the request may have been "
                     "processed, so check before you send it again"
                 ) from None
             except LastgoodError as error:
                 if not self.may_go_again(error, call):
                     raise
-                was_lost = was_lost or isinstance(error, AnswerLost)
+                was_lost = was_lost or isinstance(error, ResponseLost)
                 await patience.pause(error)
 
     async def call_once(self, call: ApiCall, seconds: float) -> Any:
@@ -127,7 +127,7 @@ class Transport:
                 plain, _ = await self._try(call)
                 return plain
         except TimeoutError:
-            raise AnswerLost(f"no response from {self._shown} within {seconds:g} s") from None
+            raise ResponseLost(f"no response from {self._shown} within {seconds:g} s") from None
 
     def may_go_again(self, error: LastgoodError, call: ApiCall | None = None) -> bool:
         """Without a call: may a stream be read again?"""
@@ -232,21 +232,23 @@ class Transport:
                 f"cannot connect to {self._shown}: {why}; start the server with `lastgood serve`, or correct "
                 "the URL"
             )
-        return AnswerLost(
+        return ResponseLost(
             f"the connection to {self._shown} was lost before the response; the request may have been "
             "processed, so check before you send it again"
         )
 
     def _refusal(self, status: int, headers: Mapping[str, str], body: bytes) -> LastgoodError:
         if status in _GATEWAYS:
-            return AnswerLost(f"a proxy in front of {self._shown} returned {status}; send the request again")
+            return ResponseLost(
+                f"a proxy in front of {self._shown} returned {status}; send the request again"
+            )
         try:
             fields = orjson.loads(body)["error"]
             detail = fields.get("detail", {})
             error = _error_of(_code_of(fields["code"], detail), fields["message"], status)
             error.detail = {**detail, "request_id": fields["request_id"]}
         except (orjson.JSONDecodeError, KeyError, TypeError):
-            return AnswerUnreadable(
+            return ResponseUnreadable(
                 f"{self._shown} is not a Lastgood server (HTTP status {status}); check the URL"
             )
         error.retryable = headers.get("x-should-retry") == "true"
@@ -259,7 +261,7 @@ class Transport:
         try:
             return orjson.loads(body)
         except orjson.JSONDecodeError:
-            raise AnswerUnreadable(
+            raise ResponseUnreadable(
                 f"{self._shown} is not a Lastgood server (its response is not JSON); check the URL"
             ) from None
 

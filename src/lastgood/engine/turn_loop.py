@@ -32,7 +32,7 @@ from lastgood.engine.team_tools import DEEPEST, TASK_TOOL, task_of
 from lastgood.engine.tool_calls import AdmittedCall, Result, ToolCaller
 from lastgood.engine.tools.arguments import arguments_of
 from lastgood.engine.tools.tool import ToolFailed
-from lastgood.errors import ContextOverflow, Garbled, LoopDetected, ModelError, NeedsAnswer
+from lastgood.errors import ContextOverflow, LoopDetected, ModelError, ModelGarbled, NeedsAnswer
 from lastgood.model.agents import AgentSpec, ModelSpec, OnUnknown
 from lastgood.model.answers import AnswerAction, QuestionKind
 from lastgood.model.attempts import Denial, Step, StepKind, ToolOutcome, said
@@ -177,7 +177,9 @@ class TurnLoop:
     def _step_of(self, answer: ModelAnswer, model: ModelSpec, stage: Stage, began: float) -> Step:
         message = with_unique_call_ids(mend_text(answer.message))
         if message.is_blank and not message.tool_calls:
-            raise Garbled("the model returned an empty answer; nothing was committed. Send the turn again")
+            raise ModelGarbled(
+                "the model returned an empty answer; nothing was committed. Send the turn again"
+            )
         usage = answer.usage
         if model.input_cost or model.output_cost:
             cost = usage.input_tokens * model.input_cost + usage.output_tokens * model.output_cost

@@ -18,7 +18,7 @@ from opentelemetry.trace import Span, SpanKind, Tracer, set_span_in_context
 from lastgood.core.speaker import HANDOFF, TRANSFER
 from lastgood.engine.providers.provider import Chunk, ModelAnswer, ModelCall, Provider, Providers
 from lastgood.engine.tools.tool import NeedsInput, Tool, Toolset, Toolsets, ToolUse
-from lastgood.errors import Garbled
+from lastgood.errors import ModelGarbled
 from lastgood.flows.running_attempts import RunningAttempts
 from lastgood.flows.turn_outcome import Outcome
 from lastgood.model.agents import AgentSpec, ModelSpec, ToolsetSpec
@@ -254,7 +254,7 @@ class TracedProvider:
                         _finish(span, part)
                     yield part
             if span.is_recording():
-                fail(span, Garbled.code)
+                fail(span, ModelGarbled.code)
         except BaseException as error:
             if span.is_recording():
                 fail_with(span, error)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lastgood.errors import AnswerUnreadable
+from lastgood.errors import ResponseUnreadable
 from lastgood.worker.server_calls import WorkServer
 from lastgood.worker.worker_identity import identify, locked_root, store_private
 
@@ -19,7 +19,7 @@ async def enroll(server: str, code: str, name: str, root: Path, ca_file: Path | 
             await calls.close()
         token, worker_id = answer.get("token"), answer.get("worker_id")
         if not isinstance(token, str) or not isinstance(worker_id, str):
-            raise AnswerUnreadable(f"{server} sent no token; upgrade the server")
+            raise ResponseUnreadable(f"{server} sent no token; upgrade the server")
         store_private(root / "token", f"{token}\n".encode())
         identify(root, worker_id)
         return worker_id

@@ -14,11 +14,11 @@ from typing import Any
 from lastgood.client.transport import ApiCall, Transport, escaped, with_query
 from lastgood.core.work_protocol import FIRST_PROTOCOL, WORK_PROTOCOL, why_incompatible
 from lastgood.errors import (
-    AnswerUnreadable,
     Forbidden,
     InvalidRequest,
     LastgoodError,
     NotFound,
+    ResponseUnreadable,
     Unauthorized,
     WrongUsage,
 )
@@ -141,7 +141,7 @@ def _ids(plain: Mapping[str, Any], name: str) -> frozenset[str]:
     return frozenset(str(one) for one in plain.get(name) or ())
 
 
-def _unreadable(url: str) -> AnswerUnreadable:
-    return AnswerUnreadable(
+def _unreadable(url: str) -> ResponseUnreadable:
+    return ResponseUnreadable(
         f"{url} sent a response that this worker cannot read; upgrade the older of the two"
     )

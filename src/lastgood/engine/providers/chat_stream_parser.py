@@ -16,7 +16,7 @@ from lastgood.engine.providers.completion_builder import CompletionBuilder
 from lastgood.engine.providers.line_splitter import LineSplitter
 from lastgood.engine.providers.provider import Chunk, ModelAnswer
 from lastgood.engine.providers.provider_errors import refusal_in_stream
-from lastgood.errors import Garbled, ModelError, Overloaded, Unreachable
+from lastgood.errors import ModelError, ModelGarbled, ModelOverloaded, ModelUnreachable
 from lastgood.model.agents import ModelSpec
 from lastgood.outside.secrets import Secrets
 
@@ -171,7 +171,7 @@ class ChatStreamParser:
             case "content_filter":
                 raise ModelError(f"the provider of {ref} blocked the response (content filter); rephrase it")
             case "error" | "insufficient_system_resource":
-                raise Overloaded(f"{ref} failed in the middle of its response; send the turn again")
+                raise ModelOverloaded(f"{ref} failed in the middle of its response; send the turn again")
             case _:
                 pass
         try:
@@ -180,13 +180,13 @@ class ChatStreamParser:
             fault = self._garbled(f"an invalid response ({error})")
         raise fault
 
-    def _cut(self) -> Unreachable:
-        return Unreachable(
+    def _cut(self) -> ModelUnreachable:
+        return ModelUnreachable(
             f"the stream of {self._model.ref} was cut off; nothing was committed. Send the turn again"
         )
 
-    def _garbled(self, what: str) -> Garbled:
-        return Garbled(f"{self._model.ref} sent {what}; nothing was committed. Check its base_url")
+    def _garbled(self, what: str) -> ModelGarbled:
+        return ModelGarbled(f"{self._model.ref} sent {what}; nothing was committed. Check its base_url")
 
 
 def _joined(chunks: list[Chunk]) -> list[Chunk]:

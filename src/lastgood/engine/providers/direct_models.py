@@ -18,7 +18,7 @@ from lastgood.engine.providers.chat_limits import ChatLimits
 from lastgood.engine.providers.direct_settings import own_settings
 from lastgood.engine.providers.provider import ModelCall
 from lastgood.engine.providers.provider_aliases import expand, key_of
-from lastgood.errors import Garbled
+from lastgood.errors import ModelGarbled
 from lastgood.model.agents import ModelSpec
 from lastgood.outside.secrets import Secrets
 
@@ -50,7 +50,9 @@ class _CountedBytes(httpx2.AsyncByteStream):
         async for data in self._stream:
             self._left -= len(data)
             if self._left < 0:
-                raise Garbled("the response of the provider is above the size limit; nothing was committed")
+                raise ModelGarbled(
+                    "the response of the provider is above the size limit; nothing was committed"
+                )
             # Google's SDK takes these characters for ends of lines, and loses the line. They stand in JSON
             # texts only, where they can as well be spelled; one may be cut in two by the end of a packet.
             data = _LINE_ENDS.sub(_spelled, held + data)

@@ -27,7 +27,7 @@ from lastgood.engine.providers.direct_models import CONNECTIONS, Clients, settin
 from lastgood.engine.providers.direct_settings import native_tools
 from lastgood.engine.providers.provider import Chunk, ChunkKind, ModelAnswer, ModelCall
 from lastgood.engine.providers.provider_errors import ErrorText, refusal, words_in
-from lastgood.errors import Garbled, LastgoodError, ModelError, Unreachable
+from lastgood.errors import LastgoodError, ModelError, ModelGarbled, ModelUnreachable
 from lastgood.model.agents import ModelSpec, StructuredOutput
 from lastgood.outside.secrets import Secrets
 
@@ -71,7 +71,7 @@ class DirectStream:
             answer = to_answer(response, spec)
             match response.finish_reason:
                 case None:
-                    fault: ModelError = Unreachable(
+                    fault: ModelError = ModelUnreachable(
                         f"the stream of {spec.ref} was cut off; nothing was committed. Send the turn again"
                     )
                 case "content_filter":
@@ -92,7 +92,9 @@ class DirectStream:
         match error:
             case exceptions.ModelConnectionError():
                 how = f"to {error.phase} failed" if error.phase else "no response"
-                return Unreachable(f"{spec.ref} is unreachable: {how}; check its base_url and the network")
+                return ModelUnreachable(
+                    f"{spec.ref} is unreachable: {how}; check its base_url and the network"
+                )
             case exceptions.ModelAPIError():
                 return self._refusal(spec, error)
             case exceptions.UserError():
@@ -105,7 +107,7 @@ class DirectStream:
         status = next((number for kind, number in _STATUSES if isinstance(error, kind)), None)
         if status is None:
             if not isinstance(error, exceptions.ModelHTTPError):
-                return Garbled(f"{spec.ref} sent an invalid response; nothing was committed")
+                return ModelGarbled(f"{spec.ref} sent an invalid response; nothing was committed")
             status = error.status_code
         body = error.body if isinstance(error.body, (dict, list)) else None
         words = words_in(body) if body else ErrorText(kind=error.provider_error_code or "")
@@ -119,8 +121,8 @@ class DirectStream:
         if "Credentials" in name or "Token" in name:  # botocore's
             return refusal(spec, 401, ErrorText(), self._secrets)
         if any(word in name for word in ("Connect", "Timeout", "Endpoint", "Network", "Protocol", "Closed")):
-            return Unreachable(f"{spec.ref} is unreachable: {name}; check its base_url and the network")
-        return Garbled(f"{spec.ref} sent an invalid response ({name}); nothing was committed")
+            return ModelUnreachable(f"{spec.ref} is unreachable: {name}; check its base_url and the network")
+        return ModelGarbled(f"{spec.ref} sent an invalid response ({name}); nothing was committed")
 
 
 @asynccontextmanager

@@ -18,7 +18,7 @@ from lastgood.core.fallback import Decision, ModelFailure, Next, NoMoreModels, R
 from lastgood.engine.providers.model_references import OFFLINE_SPEC, Models, chain_of
 from lastgood.engine.providers.provider import Chunk, ModelAnswer, ModelCall, Providers
 from lastgood.engine.providers.provider_aliases import missing_key
-from lastgood.errors import Garbled, KeyRefused, ModelError, ModelUnknown
+from lastgood.errors import KeyRefused, ModelError, ModelGarbled, ModelUnknown
 from lastgood.model.agents import AgentSpec, Fallback, ModelSpec
 from lastgood.model.events import ModelFellBack, ModelRetried
 
@@ -121,7 +121,7 @@ class FallbackChain:
                         yield part
                         if part.__class__ is ModelAnswer:
                             return
-                fault: Fault = Garbled(
+                fault: Fault = ModelGarbled(
                     f"{model.ref} ended its stream without a response; send the turn again"
                 )
             except (ModelError, ModelUnknown) as error:

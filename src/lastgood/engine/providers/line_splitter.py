@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lastgood.errors import Garbled
+from lastgood.errors import ModelGarbled
 
 
 class LineSplitter:
@@ -29,7 +29,7 @@ class LineSplitter:
             self._held.append(rest)
             self._size += len(rest)
             if self._size > self._limit:
-                raise Garbled(f"the response has a line of more than {self._limit} bytes")
+                raise ModelGarbled(f"the response has a line of more than {self._limit} bytes")
         return lines
 
     def rest(self) -> bytes:

@@ -19,7 +19,7 @@ from lastgood.errors import (
     ContextOverflow,
     KeyRefused,
     ModelError,
-    Overloaded,
+    ModelOverloaded,
     ProviderRateLimited,
     QuotaUsedUp,
 )
@@ -133,7 +133,7 @@ def _of_status(model: ModelSpec, status: int, words: ErrorText, said: str) -> Mo
         advice = "reset the session, fork an earlier turn, or send a shorter message"
         return ContextOverflow(f"the conversation is too long for {ref}{said}; {advice}")
     if status in (408, 409) or status >= 500:
-        return Overloaded(f"{ref} failed with status {status}{said}; send the turn again")
+        return ModelOverloaded(f"{ref} failed with status {status}{said}; send the turn again")
     if status == 404:
         return ModelError(
             f"no such model or address: {ref} returned 404{said}; check the model's name and its base_url"

@@ -20,7 +20,6 @@ from lastgood.errors import (
     ContextOverflow,
     DatabaseDamaged,
     Forbidden,
-    Garbled,
     HistoryDamaged,
     HookBlocked,
     IdempotencyMismatch,
@@ -28,6 +27,7 @@ from lastgood.errors import (
     LastgoodError,
     MethodNotAllowed,
     ModelError,
+    ModelGarbled,
     ModelUnknown,
     NeedsAnswer,
     NotFound,
@@ -161,7 +161,7 @@ def may_be_sent_again(error: LastgoodError, *, has_effects: bool = False) -> boo
     if has_effects or isinstance(error, _HOPELESS):
         return False
     if isinstance(error, ModelError):
-        return error.passes or isinstance(error, Garbled)
+        return error.passes or isinstance(error, ModelGarbled)
     return not (isinstance(error, Conflict) and not isinstance(error, SessionBusy | AttemptLost))
 
 
