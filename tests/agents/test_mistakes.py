@@ -251,10 +251,11 @@ def test_repeats_through_an_alias_are_reported_once() -> None:
     assert len(errors_of(text)) == 1
 
 
-def test_turning_off_what_is_not_there_needs_no_warning() -> None:
-    text = "agents: {root: {model: auto, code_mode_tools: %s, skills: %s, session_compaction: %s}}"
-    assert warnings_of(text % ("false", "no", "off")) == []
-    assert len(warnings_of(text % ("true", "yes", "on"))) == 3
+@pytest.mark.parametrize(("off", "on"), [("false", "true"), ("no", "yes"), ("off", "on")])
+def test_turning_off_what_is_not_there_needs_no_warning(off: str, on: str) -> None:
+    text = "agents: {root: {model: auto, code_mode_tools: %s, session_compaction: %s}}"
+    assert warnings_of(text % (off, off)) == []
+    assert len(warnings_of(text % (on, on))) == 2
 
 
 def test_what_is_inside_of_an_unsupported_part_is_not_warned_about_again() -> None:

@@ -18,8 +18,10 @@ from lastgood.engine.tools import (
     shell,
     text_files,
 )
-from lastgood.engine.tools.builtin import first_toolsets
+from lastgood.engine.tools.builtin import first_toolsets, live_toolsets
+from lastgood.engine.tools.program_tools import SessionPlace
 from lastgood.model.agents import Effect, Safety, ToolsetSpec
+from lastgood.model.ids import DEFAULT_TENANT, SessionId
 from lastgood.outside.secrets import Secrets
 from tests.tools.toolkit import Kit
 
@@ -100,11 +102,19 @@ def test_the_documentation_has_the_modes_as_they_are() -> None:
     }
 
 
-def test_the_documentation_has_every_tool_as_it_is() -> None:
+async def test_the_documentation_has_every_tool_as_it_is(tmp_path: Path) -> None:
+    kits = {kind: Kit(kind, None).tools.values() for kind in TYPES - {"script"}}
+    skill = tmp_path / ".agents/skills/a"
+    skill.mkdir(parents=True)
+    (skill / "SKILL.md").write_text("---\ndescription: d\ncontext: fork\n---\n")
+    (skill / "more.md").write_text("")
+    place = SessionPlace(DEFAULT_TENANT, SessionId("s"), tmp_path)
+    spec = ToolsetSpec("skills", options={"sources": ["local"]})
+    offer = await live_toolsets(Secrets({}), environment={})["skills"].program(spec, place).offer()
     assert rows("The tools") == {
         (tool.name, kind, tool.effect.value, tool.on_unknown.value)
-        for kind in TYPES - {"script"}
-        for tool in Kit(kind, None).tools.values()
+        for kind, tools in {**kits, "skills": offer.tools}.items()
+        for tool in tools
     }
 
 

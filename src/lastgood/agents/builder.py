@@ -17,6 +17,7 @@ from lastgood.agents.findings import Findings, Location, hint
 from lastgood.agents.hook_builder import HookBuilder, redacts_prompts
 from lastgood.agents.model_resolver import ModelResolver
 from lastgood.agents.schema_reader import Fields, Value
+from lastgood.agents.skill_builder import SkillBuilder
 from lastgood.agents.subagents import check_forced, local_agents
 from lastgood.agents.toolset_builder import ToolsetBuilder
 from lastgood.core.limits import RULE_CHARACTERS, RULES
@@ -55,6 +56,9 @@ class AgentBuilder:
         )
         for toolset in _sections(file, "toolsets").values():
             self._check_model(toolset)
+        named = {name: spec for name, spec in self._toolsets.named.items() if spec is not None}
+        self._skills = SkillBuilder(file.named("skills"), named, self._models.refer, findings, trusted)
+        self._skill_toolsets = named
         self._commands = Commands(file.named("commands"), self._agents, findings, trusted=trusted)
         self._permissions = self._read_permissions()
         self._hooks = HookBuilder(findings, self._models.refer, trusted=trusted)
@@ -77,6 +81,7 @@ class AgentBuilder:
         model = self._model(name, fields)
         spec = self._models.specs.get(model)
         hooks = self._hooks.of(fields)
+        skills = self._skills_of(fields)
         return AgentSpec(
             key="",
             name=name,
@@ -86,7 +91,7 @@ class AgentBuilder:
             instruction=self._instruction(fields),
             welcome_message=fields.text("welcome_message"),
             title_model=spec.title_model if spec else None,
-            toolsets=tuple(self._toolsets_of(fields)),
+            toolsets=(*self._toolsets_of(fields), *skills),
             sub_agents=self._called_on(name, fields, "sub_agents"),
             handoffs=self._called_on(name, fields, "handoffs"),
             fallback=self._fallback(fields),
@@ -108,6 +113,7 @@ class AgentBuilder:
             add_description_parameter=fields.raw("add_description_parameter", False),
             hooks=hooks,
             harness=self._harness(fields),
+            skill_toolsets=self._skill_toolsets if skills else {},
             models=self._models.specs,
         )
 
@@ -220,6 +226,14 @@ class AgentBuilder:
                 self._findings.error(name.place, f"'{name.raw}' is not in `toolsets`{near}")
             spec = self._toolsets.named.get(name.raw)
             yield from () if spec is None else (spec,)
+
+    def _skills_of(self, fields: Fields) -> tuple[ToolsetSpec, ...]:
+        spec = self._skills.of(fields)
+        if spec is not None and self._harness(fields) is not None:
+            key = "skills" if "skills" in fields else "use_skills"
+            self._findings.warning(fields.at(key), f"'{key}' is ignored: the CLI has skills of its own")
+            return ()
+        return () if spec is None else (spec,)
 
     def _check_model(self, toolset: Fields) -> None:
         if "model" in toolset:

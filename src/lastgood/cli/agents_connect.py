@@ -49,7 +49,7 @@ async def _connect(agents: Sequence[AgentSpec], env_file: Path | None) -> Sequen
     live = live_toolsets(secrets_of(env_file, os.environ))
     try:
         with tempfile.TemporaryDirectory(prefix="lastgood-check-") as folder:
-            asked = [(agent, spec) for agent in agents for spec in agent.toolsets if spec.type in live]
+            asked = [(agent, spec) for agent in agents for spec in agent.toolsets if spec.type == "mcp"]
             return await asyncio.gather(*(_ask(agent, spec, live, Path(folder)) for agent, spec in asked))
     finally:
         for toolset in live.values():

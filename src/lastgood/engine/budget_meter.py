@@ -23,6 +23,6 @@ class BudgetMeter:
 
     def check(self, agent: AgentSpec) -> None:
         """BudgetExceeded: the model may not be called again."""
-        why = exceeded(self._budgets, agent.name, self._responses, time.monotonic() - self._began)
+        why = exceeded(self._budgets, agent.own_name, self._responses, time.monotonic() - self._began)
         if why is not None:
             raise BudgetExceeded(f"The turn was stopped: {why}. Nothing was committed")

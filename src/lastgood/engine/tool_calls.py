@@ -23,6 +23,7 @@ from lastgood.engine.tools.deferred import offered_tools
 from lastgood.engine.tools.program_tools import SessionPlace
 from lastgood.engine.tools.tool import (
     DESCRIPTION,
+    ForkRequested,
     NeedsInput,
     Tool,
     ToolFailed,
@@ -121,8 +122,8 @@ class ToolCaller:
             if stage.agent.add_description_parameter and not is_described(tool):
                 arguments.pop(DESCRIPTION, None)  # for people; the tool knows no such argument
             asks = await self._check(stage, tool, arguments, working_dir, await work.rules())
-            if gives_task and any(step.within == f"{stage.place_of(call.id)}/" for step in work.steps):
-                return AdmittedCall(tool, arguments, working_dir)  # it was allowed, and has begun
+            if any(step.within == f"{stage.place_of(call.id)}/" for step in work.steps):
+                return AdmittedCall(tool, arguments, working_dir)  # a task that was allowed, and has begun
             if settle is not None:
                 asks = await settle(asks)
             if asks is not None:
@@ -136,7 +137,8 @@ class ToolCaller:
     ) -> Result:
         """A tool's error is a result: the model may try something else.
 
-        What `stream` raises is no tool error: it stops the tool and ends the turn.
+        What `stream` raises is no tool error: it stops the tool and ends the turn. ForkRequested: the loop
+        has to run the same agent on a prompt of its own, whose answer is the result.
         """
         tool = admitted.tool
         said: asyncio.Queue[str | None] = asyncio.Queue()
@@ -256,7 +258,7 @@ async def _run(tool: Tool, use: ToolUse) -> tuple[str, ToolOutcome]:
     except ToolFailed as error:
         is_unknown = isinstance(error, ToolInterrupted)
         return f"error: {error}", ToolOutcome.UNKNOWN if is_unknown else ToolOutcome.FAILED
-    except (LastgoodError, NeedsInput):
+    except (LastgoodError, NeedsInput, ForkRequested):
         raise
     except Exception as error:
         return f"error: the tool failed unexpectedly: {error!r}", ToolOutcome.FAILED

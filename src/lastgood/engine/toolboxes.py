@@ -17,6 +17,7 @@ from pathlib import Path
 
 import orjson
 
+from lastgood.core.globs import Glob
 from lastgood.engine.tools.program_tools import LiveProgram, LiveToolsets, Offer, SessionPlace
 from lastgood.engine.tools.tool import Tool, Toolsets
 from lastgood.errors import InvalidRequest, TurnFailed
@@ -143,7 +144,9 @@ def _note_model(models: dict[str, str], spec: ToolsetSpec, tool: str) -> None:
 
 
 def _usable(spec: ToolsetSpec, tools: Sequence[Tool]) -> Sequence[Tool]:
-    """A read-only toolset has only the tools that are known to change nothing."""
+    """A read-only toolset has only the tools that are known to change nothing, a skill those it names."""
+    if spec.only:
+        tools = [tool for tool in tools if any(Glob(one).matches(tool.name) for one in spec.only)]
     if not spec.options.get("readonly"):
         return tools
     return [tool for tool in tools if tool.effect is Effect.SAFE]

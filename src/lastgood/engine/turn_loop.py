@@ -17,25 +17,25 @@ from functools import partial
 from typing import Any
 
 from lastgood.core.context import cap_result, without_oldest
-from lastgood.core.history import mend, mend_text, repair, with_unique_call_ids
+from lastgood.core.history import mend, mend_text, with_unique_call_ids
 from lastgood.core.hooks import HookDecision
 from lastgood.core.recovery import not_begun, unsettled
 from lastgood.core.secret_shapes import redaction
 from lastgood.core.speaker import HANDOFF, TRANSFER, speaker
 from lastgood.engine.agent_run import Stage
 from lastgood.engine.budget_meter import BudgetMeter
+from lastgood.engine.delegation import fork_stage, prompt_step, task_stage
 from lastgood.engine.hooks.turn_hooks import Ruling, TurnHooks, hook_blocked, known_ruling
 from lastgood.engine.model_request import model_call, routed, with_options
 from lastgood.engine.providers.fallback_chain import FallbackChain, FellBack, Requested, Retried
 from lastgood.engine.providers.provider import Chunk, ChunkKind, ModelAnswer
-from lastgood.engine.team_tools import DEEPEST, TASK_TOOL, task_of
+from lastgood.engine.team_tools import TASK_TOOL
 from lastgood.engine.tool_calls import AdmittedCall, Result, ToolCaller
-from lastgood.engine.tools.arguments import arguments_of
-from lastgood.engine.tools.tool import ToolFailed
+from lastgood.engine.tools.tool import ForkRequested, ToolFailed
 from lastgood.errors import ContextOverflow, LoopDetected, ModelError, ModelGarbled, NeedsAnswer
 from lastgood.model.agents import AgentSpec, ModelSpec, OnUnknown
 from lastgood.model.answers import AnswerAction, QuestionKind
-from lastgood.model.attempts import Denial, Step, StepKind, ToolOutcome, said
+from lastgood.model.attempts import Denial, Step, StepKind, ToolOutcome
 from lastgood.model.events import (
     AgentSwitched,
     Event,
@@ -192,7 +192,7 @@ class TurnLoop:
             left_out=stage.left_out,
             cut_short=answer.cut_short,
             model=model.ref,
-            agent="" if self.meter is None else stage.agent.name,
+            agent="" if self.meter is None else stage.agent.own_name,
             effects=self._effects(stage, message.tool_calls) if message.tool_calls else (),
             seconds=max(self.now() - began, 0.0),
             ended_at=self.now(),
@@ -232,6 +232,9 @@ class TurnLoop:
 
         try:
             result = await self.tool_caller.use(self.work, stage, call, admitted, stream)
+        except ForkRequested as fork:
+            await self._delegate(stage, call, fork)
+            return
         except NeedsAnswer:
             await self._observe(stage, HookEvent.ON_USER_INPUT)
             raise
@@ -292,31 +295,28 @@ class TurnLoop:
     async def _clean(self, stage: Stage, text: str) -> str:
         return mend(await paced(redaction(text)) if stage.agent.redact_secrets else text)
 
-    async def _delegate(self, stage: Stage, call: ToolCall) -> None:
-        """The other agent's steps are journaled with ours; its last message is the result."""
+    async def _delegate(self, stage: Stage, call: ToolCall, fork: ForkRequested | None = None) -> None:
+        """Its steps are journaled with ours; its last message is the result. `fork`: a skill that it runs."""
         try:
-            if len(stage.callers) >= DEEPEST:
-                raise ToolFailed(f"nested too deeply (limit {DEEPEST}); complete the task without delegating")
-            other, task = task_of(stage.agent, self.work.agent, arguments_of(call))
+            if fork is None:
+                inner = task_stage(self.work, stage, call)
+            else:
+                inner = fork_stage(self.work, stage, call, fork, self.models)
         except ToolFailed as error:
             await self._answer(stage, call, Result(f"error: {error}", ToolOutcome.FAILED))
             return
-        within = stage.place_of(call.id) + "/"
-        inner = Stage(
-            entry=other,
-            earlier=(),
-            own=lambda steps: repair((task, *said(steps))),
-            steps=[step for step in self.work.steps if step.within == within],
-            within=within,
-            callers=(*stage.callers, stage.agent),
-        )
-        await self._observe_switch(stage, stage.agent, other, "transfer_task")
+        other = inner.entry
+        if fork is not None and not inner.steps:
+            await self._finish(inner, prompt_step(fork, inner.within))
+        if fork is None:
+            await self._observe_switch(stage, stage.agent, other, "transfer_task")
         try:
             await self._converse(inner)
             result = Result(inner.steps[-1].message.content, ToolOutcome.DONE)
         except LoopDetected as error:
             result = Result(f"error: {other.name} did not finish: {error}", ToolOutcome.FAILED)
-        await self._observe_switch(stage, other, stage.agent, "transfer_task_return")
+        if fork is None:
+            await self._observe_switch(stage, other, stage.agent, "transfer_task_return")
         await self._observe(
             stage,
             HookEvent.SUBAGENT_STOP,

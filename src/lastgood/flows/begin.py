@@ -46,7 +46,6 @@ from lastgood.model.attempts import (
     Expected,
     Hold,
     Step,
-    StepKind,
 )
 from lastgood.model.audit import AuditEntry
 from lastgood.model.events import AttemptStarted, Event, UserSaid
@@ -198,7 +197,7 @@ class TurnStarter:
 
     async def steers_in(self, ask: Ask, steps: Sequence[Step]) -> tuple[int, ...] | None:
         """Returns the queue numbers of the steers in these steps, or None if some are no longer queued."""
-        steers = tuple(step.queued for step in steps if step.kind is StepKind.STEER)
+        steers = tuple(step.queued for step in steps if step.queued)
         if steers:
             queue = await self._deps.store.read_queue(ask.tenant, ask.session)
             if not {item.number for item in queue}.issuperset(steers):

@@ -124,6 +124,7 @@ class ToolsetSpec:
     instruction: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
     trusted: bool = True  # False: its file came from elsewhere, and gets no variables of this machine
+    only: tuple[str, ...] = ()  # globs over the names of its tools, for a skill; none: all of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +182,7 @@ class AgentSpec:
     hooks: tuple[HookSpec, ...] = ()
     budgets: tuple[Budget, ...] = ()  # all of the file: a turn may be the work of several agents
     harness: str | None = None  # the program that runs it, on a runtime; it calls models by itself
+    skill_toolsets: Mapping[str, ToolsetSpec] = field(default_factory=dict)  # what its skills may add
     models: Mapping[str, ModelSpec] = field(default_factory=dict)
     members: Mapping[str, AgentSpec] = field(default_factory=dict)
     stale: str = ""  # why this is the last good definition and not the newest
@@ -190,6 +192,11 @@ class AgentSpec:
     def has_hooks(self) -> bool:
         """Its own, or those of an agent it may call on."""
         return bool(self.hooks) or any(member.hooks for member in self.members.values())
+
+    @property
+    def own_name(self) -> str:
+        """As the file has it, also while the agent runs a skill: the name is then `AGENT/SKILL`."""
+        return self.name.partition("/")[0]
 
     def member(self, name: str) -> AgentSpec | None:
         return self if name == self.name else self.members.get(name)

@@ -34,7 +34,7 @@ class OnLeave(StrEnum):
 class StepKind(StrEnum):
     MODEL = "model"
     TOOL = "tool"
-    STEER = "steer"  # a message that was sent to the turn while it ran
+    STEER = "steer"  # a message that was sent to the turn while it ran, or the prompt of a skill
     HOOK = "hook"  # what the hooks of an event decided or added
 
 

@@ -46,11 +46,16 @@ def first_toolsets(
 def live_toolsets(
     secrets: Secrets, *, environment: Mapping[str, str] = os.environ, network: Network | None = None
 ) -> LiveToolsets:
-    """Those whose tools belong to a program. Making them starts nothing."""
+    """Those whose tools are listed before every model call. Making them starts nothing."""
     from lastgood.engine.mcp.toolset import McpToolset
+    from lastgood.engine.skills.toolset import SkillToolset
     from lastgood.outside.network import SYSTEM
 
-    return {"mcp": McpToolset(Environment(environment, secrets), network or SYSTEM)}
+    network = network or SYSTEM
+    return {
+        "mcp": McpToolset(Environment(environment, secrets), network),
+        "skills": SkillToolset(environment.get("HOME"), network),
+    }
 
 
 def _fetch_toolset(spec: ToolsetSpec, environment: Environment, network: Network | None) -> Sequence[Tool]:

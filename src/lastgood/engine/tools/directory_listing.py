@@ -59,6 +59,12 @@ def _entries(folder: int) -> list[Entry]:
         )
 
 
+def entries_under(root: Root, path: str) -> list[Entry]:
+    """By name. ToolFailed: there is no such folder, or it may not be read."""
+    with folder_under(root, path) as (folder, _):
+        return _entries(folder)
+
+
 # -- what is ignored -----------------------------------------------------------------------
 
 

@@ -93,6 +93,27 @@ class NeedsInput(Exception):
         self.message, self.schema, self.state, self.url, self.title = message, schema, state, url, title
 
 
+class ForkRequested(Exception):
+    """The result of this call is the answer of the same agent to `prompt` alone, apart from the conversation.
+
+    `allowed_tools`: globs over the names of its tools; none: all of them. `toolsets`: names of the file's
+    toolsets that it has beside them.
+    """
+
+    def __init__(
+        self,
+        skill: str,
+        prompt: str,
+        *,
+        model: str = "",
+        allowed_tools: Sequence[str] = (),
+        toolsets: Sequence[str] = (),
+    ) -> None:
+        super().__init__(skill)
+        self.skill, self.prompt, self.model = skill, prompt, model
+        self.allowed_tools, self.toolsets = tuple(allowed_tools), tuple(toolsets)
+
+
 #: Makes the tools of a toolset. Starts nothing.
 Toolset = Callable[[ToolsetSpec], Sequence[Tool]]
 #: By the type an agent file names.
