@@ -111,7 +111,7 @@ CHECKOUT = --no-build-isolation --no-deps -e .
 
 $(RUNTIME): requirements/run.txt requirements/build.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
-		{ echo "Lastgood needs Python 3.11 or newer, and '$(PYTHON)' is not; try: make PYTHON=python3.11" >&2; exit 1; }
+		{ echo "Lastgood needs Python 3.11 or newer, and '$(PYTHON)' is not; try: make $(MAKECMDGOALS) PYTHON=python3.12" >&2; exit 1; }
 	@echo "Installing the server into .venv, about 90 MB (once) ..."
 	@$(VENV) || $(NO_VENV)
 	@$(INSTALL) $(LOCKED) -r requirements/run.txt -r requirements/build.txt || $(NO_INDEX)

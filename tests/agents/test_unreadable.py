@@ -140,7 +140,7 @@ def test_a_byte_order_mark_and_windows_line_ends_are_no_difference() -> None:
 def test_all_mistakes_are_reported_not_only_the_first() -> None:
     body = b"agents:\n  root:\n    modle: auto\n    add_date: maybe\n  other: 3\nmodles: {}\n"
     with pytest.raises(
-        AgentInvalid, match=r"agent\.yaml:3: unknown key 'modle'.* \(and 3 more errors\)"
+        AgentInvalid, match=r"agent\.yaml:3: unknown key 'modle'.* \(and 3 more errors; "
     ) as refused:
         read_agent_file(body, where="agent.yaml", key="agent")
     lines = [one["line"] for one in refused.value.detail["findings"] if one["level"] == "error"]

@@ -6,13 +6,14 @@ import re
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
 
 from lastgood.cli.terminal_markdown import MarkdownColours
 from tests.e2e.command import AGENT, Command, until
+from tests.e2e.server import LiveServer
 from tests.e2e.test_cli import CTRL_C, CTRL_D, Terminal
 from tests.e2e.test_cli_terminal import CORPUS, DANGEROUS, _all_of
 from tests.forkserver import Process
@@ -22,6 +23,12 @@ UP, LEFT, ENTER, ALT_ENTER = "\x1b[A", "\x1b[D", "\r", "\x1b\r"
 PROMPT = "\x1b[0m>"
 PASTE = "\x1b[200~{}\x1b[201~"
 _COLOUR = re.compile(r"\x1b\[\d*m")
+
+ASKING = (
+    "agents:\n  root:\n    model: builtin/scripted\n    toolsets:\n      - type: shell\n"
+    "permissions:\n  ask: [shell]\n"
+)
+WAITING = 'Greet.\n!tool shell {"cmd": "echo hi | tr h H"}\n!say done'
 
 MARKDOWN = """# Title with **bold**
 
@@ -151,7 +158,7 @@ def test_sessions_can_be_listed_and_continued_and_show_what_was_said(
         chat.send(f"/sessions -2{ENTER}")
         chat.expect("You said: older")
         chat.send(f"/model{ENTER}")
-        chat.expect("model: as the agent or the session says")
+        chat.expect(f"model: {AGENT}")
         chat.send(f"/model nobody/nothing{ENTER}")
         chat.expect("model: nobody/nothing")
         chat.send(f"hello{ENTER}")
@@ -185,6 +192,57 @@ def test_approvals_are_asked_inline_and_ctrl_c_there_cancels_the_turn(
         chat.expect(PROMPT)
         chat.send(f"goes on{ENTER}")
         chat.expect("You said: goes on")
+    assert turns(lastgood) == [2]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["here", "on a server"])
+def test_a_session_that_waits_asks_its_question_again_when_it_is_continued(
+    lastgood: Command, started: list[Process], tmp_path: Path, how: str
+) -> None:
+    agent = tmp_path / "agent.yaml"
+    agent.write_text(ASKING)
+    with ExitStack() as stack:
+        place = [str(agent)]
+        if how == "on a server":
+            server = stack.enter_context(LiveServer(tmp_path / "there", str(agent)))
+            place = ["agent", "--server", server.url]
+        left = lastgood("run", *place, WAITING)
+        assert (left.code, "lastgood run AGENT --session ses_" in left.err) == (1, True)
+        chat = stack.enter_context(closing(Terminal(lastgood, started, "run", *place, "--session", "-1")))
+        chat.expect("needs approval: shell")
+        chat.expect("or a reason to reject it: ")
+        chat.send(CTRL_D)
+        chat.expect(PROMPT)
+        chat.send(f"too early{ENTER}")
+        chat.expect("needs approval: shell")
+        chat.send("y\n")
+        chat.expect("← Hi")
+        chat.expect("your message was not sent")
+        chat.expect(PROMPT)
+        chat.send(f"!remember{ENTER}")
+        chat.expect("I remember: Greet.")
+
+
+@pytest.mark.slow
+def test_a_message_to_a_session_that_waits_is_sent_after_the_answer(
+    lastgood: Command, started: list[Process], tmp_path: Path
+) -> None:
+    agent = tmp_path / "agent.yaml"
+    agent.write_text(ASKING)
+    assert lastgood("run", str(agent), WAITING).code == 1
+    blocked = lastgood("run", str(agent), "--session", "-1", "next")
+    assert (blocked.code, "waits for an answer of a person; answer, or cancel it" in blocked.err) == (1, True)
+    with closing(Terminal(lastgood, started, "run", str(agent), "--session", "-1", "next")) as first:
+        first.expect("or a reason to reject it: ")
+        first.send(CTRL_D)
+        assert first.process.wait(20) == 1
+    with closing(Terminal(lastgood, started, "run", str(agent), "--session", "-1", "next")) as second:
+        second.expect("or a reason to reject it: ")
+        second.send("n\n")
+        second.expect("a person rejected this call")
+        second.expect("You said: next")
+        assert second.process.wait(20) == 0
     assert turns(lastgood) == [2]
 
 

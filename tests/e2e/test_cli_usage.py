@@ -47,11 +47,12 @@ def test_an_unknown_option_is_one_line_that_names_the_help(capsys: Capture, comm
 @pytest.mark.parametrize(
     ("args", "words", "command"),
     [
-        ((), "missing command; choose one of serve, run", "lastgood"),
         (("sessions",), "missing command; choose one of list, show", "lastgood sessions"),
         (("db",), "missing command; choose one of check", "lastgood db"),
-        (("nonsense",), "invalid choice: 'nonsense'", "lastgood"),
-        (("sessions", "nonsense"), "invalid choice: 'nonsense'", "lastgood sessions"),
+        (("nonsense",), "unknown command 'nonsense'; choose one of serve, run", "lastgood"),
+        (("srve",), "unknown command 'srve' (did you mean serve?)", "lastgood"),
+        (("sessions", "lst"), "unknown command 'lst' (did you mean list?)", "lastgood sessions"),
+        (("serve", "--lisen", "x"), "--lisen (did you mean --listen?)", "lastgood serve"),
         (("run",), "required: AGENT;", "lastgood run"),
         (("run", AGENT, "hi", "--nonsense"), "--nonsense", "lastgood run"),
         (("sessions", "list", "extra"), "extra", "lastgood sessions list"),
@@ -69,6 +70,15 @@ def test_wrong_usage_is_one_line_that_names_the_help(
     err = refused(capsys, *args)
     assert words in err
     assert err.endswith(f"; see {command} --help\n")
+
+
+def test_no_words_at_all_print_the_help_and_so_does_the_word_help(capsys: Capture) -> None:
+    assert main([]) == 2
+    out, err = capsys.readouterr()
+    assert (out, "serve agents over HTTP until stopped" in err) == ("", True)
+    assert main(["help", "sessions", "fork"]) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith("usage: lastgood sessions fork")
 
 
 # -- what is given -----------------------------------------------------------------

@@ -15,6 +15,7 @@ import pytest
 from lastgood.engine.providers.chat_limits import ChatLimits
 from lastgood.engine.providers.chat_stream_parser import ParserLimits
 from lastgood.engine.providers.provider import Chunk, ModelAnswer, ModelCall
+from lastgood.engine.providers.provider_errors import ErrorText, refusal
 from lastgood.errors import (
     ContextOverflow,
     KeyRefused,
@@ -25,8 +26,10 @@ from lastgood.errors import (
     ModelUnreachable,
     ProviderRateLimited,
 )
+from lastgood.model.agents import ModelSpec
 from lastgood.model.messages import Message, Role, assistant, user
 from lastgood.model.sessions import Usage
+from lastgood.outside.secrets import Secrets
 from tests.polls import eventually
 from tests.wires.conftest import HELLO, Wired, listen, wired_to
 from tests.wires.dialects import Chat, Says
@@ -532,3 +535,27 @@ async def test_a_refused_call_leaves_the_next_one_alone(chat: Wired) -> None:
     with pytest.raises(ContextOverflow):
         await chat.hear(Chat().error(400, "context_length_exceeded", "too long"))
     assert (await chat.ask(Says(("Hi.",)))).answer == ModelAnswer(assistant("Hi."), Usage(12, 7))
+
+
+@pytest.mark.parametrize(
+    ("model", "keys", "advice"),
+    [
+        (
+            ModelSpec("openai", "m"),
+            {"OPENAI_API_KEY": "sk-wrong"},
+            "rejected the API key in OPENAI_API_KEY: no;",
+        ),
+        (ModelSpec("openai", "m"), {}, "requires an API key: no; set OPENAI_API_KEY"),
+        (
+            ModelSpec("openai", "m", keyless=True),
+            {"OPENAI_API_KEY": "sk-x"},
+            "use a copy of the file on disk",
+        ),
+        (ModelSpec("ollama", "m"), {}, "requires an API key: no; name its variable with `token_key`"),
+    ],
+    ids=["wrong", "not set", "not sent", "no variable"],
+)
+def test_a_rejected_key_says_which_one_and_whether_there_was_any(
+    model: ModelSpec, keys: dict[str, str], advice: str
+) -> None:
+    assert advice in refusal(model, 401, ErrorText("no"), Secrets(keys)).message

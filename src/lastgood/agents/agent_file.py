@@ -106,7 +106,8 @@ def _refuse_errors(found: Iterable[Finding], where: str) -> None:
     if not errors:
         return
     first, more = errors[0], len(errors) - 1
-    rest = f" (and {more} more {'error' if more == 1 else 'errors'})" if more else ""
+    count = f"{more} more {'error' if more == 1 else 'errors'}"
+    rest = f" (and {count}; `lastgood agents check` lists all)" if more else ""
     raise AgentInvalid(
         f"{where}:{first.line}: {first.message}{rest}",
         where=where,

@@ -21,7 +21,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     _print_anything()
     args = argparse.Namespace()
     try:
-        words = sys.argv[1:] if argv is None else argv
+        words = list(sys.argv[1:] if argv is None else argv)
+        if not words:
+            build_parser(()).print_help(sys.stderr)
+            return 2
+        if words[0] == "help":  # `lastgood help run` is what many type first
+            words = [*words[1:], "--help"]
         args = _parse(build_parser(COMMANDS.keys() & set(words)), words)
         command: Command = args.command
         code = command(args)
@@ -80,7 +85,7 @@ def _parse(parser: CommandParser, words: Sequence[str]) -> argparse.Namespace:
     end = left_over.index("--") if "--" in left_over else len(left_over)
     message = left_over[:end]
     if left_over and ("message" not in args or any(map(_is_option, message))):
-        args.parser.error(f"unrecognized arguments: {' '.join(left_over)}")
+        args.parser.reject_options(left_over)
     if left_over:
         args.message = [*args.message, *message, *left_over[end + 1 :]]
     return args

@@ -35,9 +35,12 @@ _YES, _NO, _ALWAYS = frozenset({"y", "yes"}), frozenset({"n", "no"}), frozenset(
 
 
 def how_to_answer(session: str, question: Mapping[str, Any]) -> str:
+    """For a person who left without an answer, and for a script that cannot give one."""
+    body = '/resume with {"confirmation": "approve" or "reject"}'
     if question.get("kind") == "elicitation":
-        return f'POST /api/sessions/{session}/elicitation with {{"action": "accept", "content": {{…}}}}'
-    return f'POST /api/sessions/{session}/resume with {{"confirmation": "approve" or "reject"}}'
+        body = '/elicitation with {"action": "accept", "content": {…}}'
+    here = f"in a terminal (`lastgood run AGENT --session {session}`) or in the console"
+    return f"{here}, or POST /api/sessions/{session}{body}"
 
 
 def understood(question: Mapping[str, Any], line: str) -> PromptAnswer | None:
@@ -61,7 +64,10 @@ def shown(question: Mapping[str, Any]) -> tuple[str, str]:
     if question.get("kind") == "unknown_outcome":
         return f"whether this call ran before the crash is unknown: {_all_of(call)}", "run it again? [y/n] "
     why = f" ({_all_of(question['reason'])})" if question.get("reason") else ""
-    return f"needs approval: {_all_of(call)}{why}", "[y]es, [n]o, [a]lways in this session, or a reason: "
+    return (
+        f"needs approval: {_all_of(call)}{why}",
+        "[y]es, [n]o, [a]lways in this session, or a reason to reject it: ",
+    )
 
 
 def _all_of(text: object) -> str:

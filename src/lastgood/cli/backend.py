@@ -83,6 +83,11 @@ class ReadBackend(Protocol):
 
 
 class Backend(ReadBackend, Protocol):
+    async def attempt(self, session: str, attempt: str) -> AttemptInfo: ...
+
+    def follow(self, attempt: AttemptInfo, since: int) -> BackendTurn:
+        """Returns the turn of an attempt that waits for an answer; its events come after number `since`."""
+
     async def create(self, agent: str) -> SessionInfo: ...
 
     async def fork(self, session: str, turn: str | None = None) -> SessionInfo: ...

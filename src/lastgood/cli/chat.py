@@ -18,8 +18,9 @@ from lastgood.cli.approval_prompt import AskPerson, how_to_answer
 from lastgood.cli.backend import Backend, BackendTurn, TurnEnd
 from lastgood.cli.output import complain, drop_stdout
 from lastgood.cli.render import Screen
-from lastgood.client.models import SessionInfo
+from lastgood.client.models import AttemptInfo, SessionInfo
 from lastgood.errors import InvalidRequest, NotFound, NothingPending, TurnCancelled
+from lastgood.model.agents import AUTO
 from lastgood.model.answers import question_id
 from lastgood.model.attempts import After
 from lastgood.model.events import AttemptStarted, AttemptWaits
@@ -75,7 +76,8 @@ class Chat:
 
     place: Backend
     agent: str  # the key of the agent that was named
-    model: str | None
+    agent_model: str  # its own
+    model: str | None  # named for the turns to come
     session: str | None
     screen: Screen
     interrupts: Interrupts
@@ -90,7 +92,28 @@ class Chat:
         expected_head: str | None = None,
     ) -> TurnEnd:
         asked = await self.interrupts.unless_asked(self._ask(message, key, after, expected_head))
-        watching = asyncio.create_task(self._watch(asked))
+        ended = await self._show(asked)
+        self.last = (message, ended)
+        return ended
+
+    async def answer_waiting(self) -> TurnEnd | None:
+        """Asks the question again that a turn of the session waits for, and shows how the turn continues.
+
+        None: no turn waits, or no person is at the terminal.
+        """
+        if self.session is None or self.person is None:
+            return None
+        session = await self.interrupts.unless_asked(self.place.find(self.session))
+        if session.status != "waiting" or session.attempt is None:
+            return None
+        waiting = await self.interrupts.unless_asked(self.place.attempt(session.id, session.attempt))
+        if waiting.question is None:
+            return None
+        return await self._show(self.place.follow(waiting, session.last_event_seq), waiting)
+
+    async def _show(self, asked: BackendTurn, waiting: AttemptInfo | None = None) -> TurnEnd:
+        """Shows the turn to its end, or cancels it on Ctrl-C. `waiting`: its question comes first."""
+        watching = asyncio.create_task(self._watch(asked, waiting))
         cancelling = asyncio.create_task(self._cancel_when_asked(asked))
         try:
             await asyncio.wait({watching, cancelling}, return_when=asyncio.FIRST_COMPLETED)
@@ -102,7 +125,6 @@ class Chat:
                 task.cancel()
             await asyncio.wait({watching, cancelling})
             await asked.close()
-        self.last = (message, ended)
         return ended
 
     async def retry(self) -> TurnEnd:
@@ -129,6 +151,13 @@ class Chat:
 
     def begin_anew(self) -> None:
         self.session, self.last = None, None
+
+    async def next_model(self) -> str:
+        """The model that answers the next message."""
+        session = await self.interrupts.unless_asked(self.place.find(self.session)) if self.session else None
+        answered = self.last[1].committed if self.last else None
+        own = answered.model if answered and self.agent_model == AUTO else self.agent_model
+        return self.model or (session and session.model) or own
 
     # -- one turn ------------------------------------------------------------------
 
@@ -171,14 +200,18 @@ class Chat:
             ended = TurnEnd(session, turn, attempt, "cancelled", None, TurnCancelled(), False)
         else:
             how = how_to_answer(session, question)
-            error = NothingPending(f"the turn waits for an answer; answer it with {how}, or cancel it")
+            error = NothingPending(f"the turn waits for an answer; answer it {how}")
             ended = TurnEnd(session, turn, attempt, "waiting", None, error, False)
         await self.screen.ended(ended)
         return ended
 
-    async def _watch(self, asked: BackendTurn) -> TurnEnd:
+    async def _watch(self, asked: BackendTurn, waiting: AttemptInfo | None) -> TurnEnd:
         turn = ""
         try:
+            if waiting is not None and waiting.question is not None:
+                turn, question = waiting.turn, waiting.question
+                if not await self._answer(asked, waiting.id, question):
+                    return await self._unanswered(asked, turn, waiting.id, question)
             async with aclosing(asked.events()) as events:
                 async for event in events:
                     await self.screen.event(event)

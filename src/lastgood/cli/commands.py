@@ -45,5 +45,7 @@ class SlashCommands:
         command = found.command
         if command.agent is not None:
             talk.agent = f"{self.source}/{command.agent}"
+            member = self.agent.member(command.agent)
+            talk.agent_model = member.model if member else talk.agent_model
         environment = self.environment if command.trusted else _NOTHING
         return command_prompt(command.instruction, found.typed, environment)

@@ -54,7 +54,7 @@ async def _play(folder: Path) -> int:
                     complain("the demo failed; please report it")
                     return 1
                 print_line(f"✓ {number:2} {name:14} {happened}")
-                print_line(f"{'':19}the model saw: {' | '.join(demo.what_the_model_saw())}")
+                print_line(f"{'':20}the model saw: {' | '.join(demo.what_the_model_saw())}")
     finally:
         await server.close()
     print_line(f"All {len(STEPS)} steps are true, in {time.monotonic() - began:.0f} s.")

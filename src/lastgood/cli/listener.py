@@ -82,8 +82,11 @@ def listen_on(address: str, flag: str) -> Listener:
     except (OSError, UnicodeError) as error:
         why = getattr(error, "strerror", None) or "invalid address"
         if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
-            why = "another program uses this address"
-        raise InvalidRequest(f"cannot listen on {address}: {why}; choose another {flag}") from None
+            why = "another program uses this address, maybe a server of yours"
+        variable = f"LASTGOOD_{flag.removeprefix('--').replace('-', '_').upper()}"
+        raise InvalidRequest(
+            f"cannot listen on {address}: {why}; choose another {flag} (or {variable})"
+        ) from None
 
 
 # -- a port --------------------------------------------------------------------------------

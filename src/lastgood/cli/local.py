@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from lastgood.cli.approval_prompt import PromptAnswer
 from lastgood.cli.backend import BackendTurn, TurnEnd, other_than
-from lastgood.cli.local_reader import LocalReader, session_info, turn_info
+from lastgood.cli.local_reader import LocalReader, attempt_info, session_info, turn_info
 from lastgood.cli.startup import TENANT
-from lastgood.client.models import SessionInfo, TurnInfo
+from lastgood.client.models import AttemptInfo, SessionInfo, TurnInfo
 from lastgood.core.approval import Confirmation
 from lastgood.core.disconnect import RequestOrigin, on_disconnect
 from lastgood.core.input_checks import check_text
@@ -28,7 +28,7 @@ from lastgood.flows.turn_handle import TurnHandle
 from lastgood.flows.turn_outcome import Outcome
 from lastgood.model.attempts import After, Ask
 from lastgood.model.events import TERMINAL, EventKind, StoredEvent
-from lastgood.model.ids import SessionId, TurnId
+from lastgood.model.ids import AttemptId, SessionId, TurnId
 from lastgood.model.messages import Message, as_json
 from lastgood.model.rules import LOCAL
 from lastgood.model.sessions import TurnKind
@@ -89,6 +89,14 @@ class LocalBackend(LocalReader):
     async def take_in(self, document: Mapping[str, Any]) -> SessionInfo:
         importing = SessionImport(self._app.deps, self._app.sessions)
         return session_info(await importing.take(TENANT, document, LOCAL))
+
+    async def attempt(self, session: str, attempt: str) -> AttemptInfo:
+        found = await self._app.sessions.attempt(TENANT, SessionId(session), AttemptId(attempt))
+        return attempt_info(found.attempt)
+
+    def follow(self, attempt: AttemptInfo, since: int) -> BackendTurn:
+        session, turn, id = SessionId(attempt.session), TurnId(attempt.turn), AttemptId(attempt.id)
+        return LocalTurn(self._app, self._app.turns.handle(TENANT, session, turn, id, since))
 
     async def ask(
         self,

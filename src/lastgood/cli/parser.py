@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import importlib
-from collections.abc import Callable, Collection, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, NoReturn, TypeAlias
 
 from lastgood import __version__
@@ -60,6 +60,23 @@ class CommandParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise WrongUsage(f"{message}; see {self.prog} --help")
+
+    def reject_options(self, unknown: Sequence[str]) -> NoReturn:
+        near = nearest(unknown[0].partition("=")[0], self._option_string_actions)
+        self.error(f"unrecognized arguments: {' '.join(unknown)}{near}")
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if isinstance(action, argparse._SubParsersAction) and value not in action.choices:
+            known = nearest(value, action.choices) or f"; choose one of {', '.join(action.choices)}"
+            self.error(f"unknown command {value!r}{known}")
+        super()._check_value(action, value)
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    from difflib import get_close_matches  # only after a typo
+
+    near = get_close_matches(word, list(known), 1)
+    return f" (did you mean {near[0]}?)" if near else ""
 
 
 def build_parser(complete: Collection[str] = COMMANDS) -> CommandParser:

@@ -167,6 +167,13 @@ class RemoteBackend:
     async def branches(self, session: str) -> tuple[BranchInfo, ...]:
         return await self._client.branches(session)
 
+    async def attempt(self, session: str, attempt: str) -> AttemptInfo:
+        return await self._client.attempt(session, attempt)
+
+    def follow(self, attempt: AttemptInfo, since: int) -> BackendTurn:
+        accepted = Accepted(attempt.session, attempt.turn, attempt, replayed=False, since=since, call=None)
+        return RemoteTurn(self._client, accepted, is_kept=True)
+
     async def ask(
         self,
         session: str,

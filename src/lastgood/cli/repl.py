@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 from lastgood.cli.chat import Chat
 from lastgood.cli.commands import SlashCommands
 from lastgood.cli.line_editor import line_reader
-from lastgood.cli.output import complain, count, print_line, remark
+from lastgood.cli.output import complain, count, one_line, print_line, remark
 from lastgood.cli.session_view import headline, print_recent
-from lastgood.errors import InvalidRequest, LastgoodError
+from lastgood.errors import InvalidRequest, LastgoodError, SessionBusy
 from lastgood.model.agents import AgentCommand
 from lastgood.model.messages import user
 
@@ -32,23 +33,30 @@ _RECENT, _LISTED = 3, 10
 
 async def chat(talk: Chat, folder: Path, welcome: str, commands: SlashCommands | None) -> int:
     """`commands`: those of the agent file. `folder` keeps the history of what was typed."""
-    interrupts = talk.interrupts
-    with closing(line_reader(interrupts, folder, [*_HELP, *_known(talk, commands)])) as reader:
+    with closing(line_reader(talk.interrupts, folder, [*_HELP, *_known(talk, commands)])) as reader:
         if talk.session is not None:
             await _show_recent(talk, talk.session)
         elif welcome:
             print_line(welcome)
+        remark(f"{one_line(talk.agent)} answers with {one_line(await talk.next_model())}")
         remark("/help lists the commands; Ctrl-D ends the chat")
-        while (line := await reader.read()) is not None:
-            try:
-                if line.strip() and not await _do(talk, line.strip(), commands):
-                    break
-            except LastgoodError as error:
-                complain(error.message)
-            if interrupts.final:
-                break
-            interrupts.asked.clear()
+        goes_on = await _survives(talk, talk.answer_waiting())
+        while goes_on and (line := await reader.read()) is not None:
+            goes_on = await _survives(talk, _do(talk, line.strip(), commands))
     return 0
+
+
+async def _survives(talk: Chat, doing: Coroutine[Any, Any, object]) -> bool:
+    """Whether the chat goes on: no error ends it, only SIGTERM and what returns False."""
+    ends = False
+    try:
+        ends = await doing is False
+    except LastgoodError as error:
+        complain(error.message)
+    if ends or talk.interrupts.final:
+        return False
+    talk.interrupts.asked.clear()
+    return True
 
 
 def _known(talk: Chat, commands: SlashCommands | None) -> Mapping[str, AgentCommand]:
@@ -57,12 +65,14 @@ def _known(talk: Chat, commands: SlashCommands | None) -> Mapping[str, AgentComm
 
 async def _do(talk: Chat, line: str, commands: SlashCommands | None) -> bool:
     """False: the chat is over."""
+    if not line:
+        return True
     if commands is not None and (found := commands.find(talk, line)) is not None:
         prompt = commands.begin(talk, found)
         if found.command.agent is not None:
             remark(f"{found.command.agent} answers from now on")
         if prompt:
-            await talk.say(user(prompt))
+            await _say(talk, prompt)
         return True
     word, _, rest = line.partition(" ")
     match word:
@@ -76,7 +86,7 @@ async def _do(talk: Chat, line: str, commands: SlashCommands | None) -> bool:
         case "/model":
             if rest.strip():
                 talk.model = rest.strip()
-            remark(f"model: {talk.model or 'as the agent or the session says'}")
+            remark(f"model: {one_line(await talk.next_model())}")
         case "/sessions":
             await _sessions(talk, rest.strip())
         case "/session":
@@ -92,8 +102,17 @@ async def _do(talk: Chat, line: str, commands: SlashCommands | None) -> bool:
         case _ if word.startswith("/") and "/" not in word[1:]:
             raise InvalidRequest(f"unknown command {word}; /help lists the commands")
         case _:
-            await talk.say(user(line))
+            await _say(talk, line)
     return True
+
+
+async def _say(talk: Chat, text: str) -> None:
+    try:
+        await talk.say(user(text))
+    except SessionBusy:
+        if await talk.answer_waiting() is None:
+            raise
+        remark("your message was not sent: the turn before it had a question; send it again")
 
 
 async def _sessions(talk: Chat, id: str) -> None:
@@ -105,6 +124,7 @@ async def _sessions(talk: Chat, id: str) -> None:
     talk.begin_anew()
     talk.session = session.id
     await _show_recent(talk, session.id)
+    await talk.answer_waiting()
 
 
 async def _show_recent(talk: Chat, session: str) -> None:

@@ -25,7 +25,7 @@ from lastgood.cli.repl import chat
 from lastgood.cli.startup import settings_of
 from lastgood.core.agent_identity import Missing, resolve
 from lastgood.core.input_checks import check_text
-from lastgood.errors import InvalidRequest, TooLarge, WrongUsage
+from lastgood.errors import InvalidRequest, LastgoodError, TooLarge, WrongUsage
 from lastgood.flows.dependencies import FlowLimits
 from lastgood.model.agents import AgentSpec
 from lastgood.model.attempts import After
@@ -126,7 +126,8 @@ async def _here(
         if why is not None:
             remark(f"the offline scripted model answers, which only repeats what you say: {why}")
         commands = SlashCommands(source.key, agent, _environment(settings))
-        talk = await _begin(LocalBackend(app, args.working_dir), key, args, interrupts)
+        place = LocalBackend(app, args.working_dir)
+        talk = await _begin(place, key, _model_of(app.deps.engine, agent), args, interrupts)
         return await _talk(talk, args, text, attached, agent.welcome_message, commands)
 
 
@@ -139,7 +140,7 @@ async def _there(
         agent = await interrupts.unless_asked(place.agent(args.agent))
         for warning in agent.warnings:
             remark(f"warning: {one_line(warning)}")
-        talk = await _begin(place, _member(agent.key, args), args, interrupts)
+        talk = await _begin(place, _member(agent.key, args), agent.model, args, interrupts)
         return await _talk(talk, args, text, attached, agent.welcome_message, None)
 
 
@@ -154,11 +155,22 @@ def _why_offline(engine: Engine, agent: AgentSpec) -> str | None:
     return engine.why_offline(agent) if isinstance(engine, AgentLoop) else None
 
 
+def _model_of(engine: Engine, agent: AgentSpec) -> str:
+    from lastgood.engine.agent_loop import AgentLoop
+
+    try:
+        return engine.first_model(agent) if isinstance(engine, AgentLoop) else agent.model
+    except LastgoodError:  # it has no provider or no key, as the first turn will say
+        return agent.model
+
+
 def _member(key: str, args: argparse.Namespace) -> str:
     return f"{key}/{args.member}" if args.member else key
 
 
-async def _begin(place: Backend, key: str, args: argparse.Namespace, interrupts: Interrupts) -> Chat:
+async def _begin(
+    place: Backend, key: str, model: str, args: argparse.Namespace, interrupts: Interrupts
+) -> Chat:
     known = None
     if args.session is not None:
         session = await interrupts.unless_asked(place.find(args.session))
@@ -168,7 +180,7 @@ async def _begin(place: Backend, key: str, args: argparse.Namespace, interrupts:
         known = session.id
     screen = JsonScreen() if args.json else TextScreen()
     person = terminal_prompt(interrupts) if sys.stdin.isatty() and not args.json else None
-    return Chat(place, key, args.model, known, screen, interrupts, person=person)
+    return Chat(place, key, model, args.model, known, screen, interrupts, person=person)
 
 
 async def _talk(
@@ -187,6 +199,9 @@ async def _talk(
             if not text:
                 raise WrongUsage(f"/{found.command.name} switches the agent only; add a message to send")
         message = user_parts(text, *attached) if attached else user(text)
+        before = await talk.answer_waiting()
+        if before is not None and (before.status == "waiting" or talk.interrupts.asked.is_set()):
+            return 1
         ended = await talk.say(message, args.key, _after(args.after))
         code = 0 if ended.is_good else 1
         if not ended.is_good and ended.status != "waiting":

@@ -80,6 +80,12 @@ class AgentLoop:
         """The model that `auto` means."""
         return self._asking.models(AUTO, (), {}, "")[0]
 
+    def first_model(self, agent: AgentSpec) -> str:
+        """The model that is called first for this agent, if no turn names another one."""
+        if agent.harness is not None:
+            return agent.model
+        return self._asking.models(agent.model, (), agent.models, "")[0].ref
+
     def why_offline(self, agent: AgentSpec) -> str | None:
         """Why the offline model answers for this agent, and what to do; None: it does not."""
         return why_offline(self.any_model) if agent.model == AUTO and agent.harness is None else None

@@ -10,10 +10,10 @@ from lastgood.ports import Store
 
 
 def busy(attempt: Attempt) -> SessionBusy:
-    waiting = attempt.status is AttemptStatus.WAITING
-    what = "is waiting for an answer" if waiting else "is running"
+    waits = attempt.status is AttemptStatus.WAITING
+    what = "waits for an answer of a person; answer" if waits else "is running; retry when it has ended"
     return SessionBusy(
-        f"A turn of this session {what}; retry when it has ended, or cancel it",
+        f"A turn of this session {what}, or cancel it",
         attempt=attempt.id,
         turn=attempt.turn,
         status=attempt.status.value,

@@ -106,7 +106,7 @@ def refusal(
 ) -> ModelError:
     """Said instead of an answer."""
     said = _one_line(words.message, secrets)
-    error = _of_status(model, status, words, f": {said}" if said else "")
+    error = _of_status(model, status, words, f": {said}" if said else "", secrets)
     error.retry_after = retry_after(headers or {})
     return error
 
@@ -120,11 +120,23 @@ def refusal_in_stream(model: ModelSpec, said: Any, secrets: Secrets) -> ModelErr
     return refusal(model, status, words, secrets)
 
 
-def _of_status(model: ModelSpec, status: int, words: ErrorText, said: str) -> ModelError:
+def _key_refused(model: ModelSpec, said: str, secrets: Secrets) -> KeyRefused:
+    names = key_names(model)
+    either = " or ".join(names)
+    if model.keyless:
+        how = "an agent file from a URL may not send one; use a copy of the file on disk"
+        return KeyRefused(f"{model.ref} requires an API key{said}; {how}")
+    if not names:
+        return KeyRefused(f"{model.ref} requires an API key{said}; name its variable with `token_key`")
+    if not any(map(secrets.has, names)):  # a base_url of one's own may work without
+        return KeyRefused(f"{model.ref} requires an API key{said}; set {either}")
+    return KeyRefused(f"{model.ref} rejected the API key in {either}{said}; set a valid key")
+
+
+def _of_status(model: ModelSpec, status: int, words: ErrorText, said: str, secrets: Secrets) -> ModelError:
     ref = model.ref
     if status in (401, 403):
-        names = " or ".join(key_names(model)) or "(none; name a variable with token_key)"
-        return KeyRefused(f"{ref} rejected the API key in {names}{said}; set a valid key")
+        return _key_refused(model, said, secrets)
     if status == 402 or any(word in words.kind for word in _QUOTA):
         return QuotaUsedUp(f"the account for {ref} has no credit left{said}; nothing was committed")
     if status == 429:
