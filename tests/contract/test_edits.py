@@ -6,7 +6,6 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from lastgood.core.commit import broken_link
 from lastgood.model.attempts import (
     AttemptStatus,
     BeginConflict,
@@ -23,6 +22,7 @@ from lastgood.ports import Store
 from tests.contract import builders
 from tests.contract.builders import TENANT
 from tests.contract.conftest import Backend, dump
+from tests.turn_chains import broken_link
 
 pytestmark = pytest.mark.anyio
 

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from lastgood.core.commit import broken_link
 from lastgood.model.ids import TenantId, TurnId
 from lastgood.model.sessions import Session, Turn
 from lastgood.ports import Store
 from tests.contract import builders
 from tests.contract.conftest import Backend
+from tests.turn_chains import broken_link
 
 pytestmark = pytest.mark.anyio
 

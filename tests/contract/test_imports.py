@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from lastgood.core.commit import broken_link, link
+from lastgood.core.commit import link
 from lastgood.errors import StoreError
 from lastgood.model.agents import Permissions, Safety
 from lastgood.model.attempts import AttemptStatus
@@ -17,6 +17,7 @@ from lastgood.ports import Store
 from tests.contract import builders
 from tests.contract.builders import TENANT
 from tests.contract.conftest import Backend, dump
+from tests.turn_chains import broken_link
 
 pytestmark = pytest.mark.anyio
 

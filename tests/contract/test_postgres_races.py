@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 import asyncpg
 import pytest
 
-from lastgood.core.commit import broken_link
 from lastgood.errors import InvalidRequest, NotADatabase, OutcomeUnknown, StoreError, StoreUnavailable
 from lastgood.model.attempts import AttemptStatus, BeginConflict, Begun, CommitResult, Committed
 from lastgood.model.ids import AttemptId, SessionId, TurnId
@@ -22,6 +21,7 @@ from lastgood.store.postgres import PostgresStore, open_postgres
 from lastgood.store.postgres.database import split_dsn
 from tests.contract import builders
 from tests.postgres import PostgresServer
+from tests.turn_chains import broken_link
 
 pytestmark = pytest.mark.anyio
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from lastgood.core.commit import broken_link
 from lastgood.model.attempts import Committed
 from lastgood.model.runtimes import AgentBinding, Heartbeat, LiveClaim, OnQueued
 from lastgood.model.sessions import Session
@@ -18,6 +17,7 @@ from lastgood.ports import Store
 from tests.contract import builders, work_builders
 from tests.contract.builders import TENANT
 from tests.contract.work_builders import OWNER, RUNTIME, WORKER, Claim
+from tests.turn_chains import broken_link
 
 pytestmark = pytest.mark.anyio
 

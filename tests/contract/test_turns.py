@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from lastgood.core.commit import broken_link
 from lastgood.errors import StoreError
 from lastgood.model.attempts import AttemptStatus, Committed
 from lastgood.model.ids import AttemptId, SessionId, TenantId, TurnId
@@ -15,6 +14,7 @@ from lastgood.ports import Store
 from tests.contract import builders
 from tests.contract.builders import TENANT
 from tests.contract.conftest import Backend, dump
+from tests.turn_chains import broken_link
 
 pytestmark = pytest.mark.anyio
 

@@ -130,7 +130,7 @@ CALLS: dict[str, Call] = {
 #: Their own tests below, housekeeping, or calls whose answer for a stranger is his own.
 WITHOUT = {
     "register", "beat", "deregister", "list_runtimes", "bind_agent", "unbind_agent", "get_binding",
-    "list_bindings", "create_enrollment", "use_enrollment", "session_of_scope", "find_scope", "enqueue_task",
+    "create_enrollment", "use_enrollment", "session_of_scope", "find_scope", "enqueue_task",
     "look_up_task", "list_tasks", "claim_tasks", "keep_late_output", "acknowledge_cancel", "overdue_tasks",
     "expire_questions", "ended_ephemeral", "newest_snapshot", "get_worker", "find_held_task",
 }  # fmt: skip
@@ -207,7 +207,6 @@ async def test_I35_other_tenants_list_and_bind_their_own(store: Store) -> None:
     await store.bind_agent(AgentBinding(TENANT, "agent", RUNTIME), OnQueued.KEEP)
     assert await store.list_runtimes(STRANGER) == ()
     assert await store.get_worker(STRANGER, WORKER) is None
-    assert await store.list_bindings(STRANGER) == ()
     assert await store.get_binding(STRANGER, "agent") is None
     assert not await store.unbind_agent(STRANGER, "agent", OWNER)
     assert (await store.list_tasks(STRANGER, TaskFilter(), limit=9)).tasks == ()

@@ -7,13 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lastgood.core.commit import HASH_VERSION, broken_link, damage_of, link, plan_commit
+from lastgood.core.commit import HASH_VERSION, damage_of, link, plan_commit
 from lastgood.model.attempts import Begin, Begun, Hold
 from lastgood.model.ids import AttemptId, TurnId
 from lastgood.model.messages import assistant, decode, user
 from lastgood.model.sessions import Head, Turn, TurnKind, Usage
 from tests.core.builders import ATTEMPT, HEAD, SESSION, TENANT, TURN, ask, session, step, turn
 from tests.reference_hash import hash_after
+from tests.turn_chains import broken_link
 
 HOLD = Hold(TENANT, SESSION, ATTEMPT, 3)
 ASK = ask(messages=(user("one"), user("two")), model="override", kind=TurnKind.RUN)

@@ -5,7 +5,6 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from lastgood.core.commit import broken_link
 from lastgood.core.resume import FreshStart, NativeResume, ResumeRequest, TranscriptReplay, decide_resume
 from lastgood.errors import InvalidRequest, StoreError, StoreUnavailable
 from lastgood.flows.database_check import check_database
@@ -25,6 +24,7 @@ from tests.contract import builders
 from tests.contract.conftest import Backend, dump
 from tests.multica import Multica, make_multica, new_id
 from tests.postgres import PostgresServer
+from tests.turn_chains import broken_link
 
 pytestmark = pytest.mark.anyio
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import orjson
@@ -115,14 +115,4 @@ def damage_of(base: Head | None, turn: EncodedTurn) -> str | None:
         return "its hash uses an algorithm unknown to this version of Lastgood"
     if turn.hash != link(base, turn):
         return "its content does not match its hash"
-    return None
-
-
-def broken_link(turns: Iterable[Turn]) -> Turn | None:
-    """The first turn that does not follow from the one before it; None: the chain is whole."""
-    base: Head | None = None
-    for turn in turns:
-        if damage_of(base, turn) is not None:
-            return turn
-        base = turn.head
     return None

@@ -112,8 +112,6 @@ class RuntimeStore(Protocol):
 
     async def get_binding(self, tenant: TenantId, agent_key: str) -> AgentBinding | None: ...
 
-    async def list_bindings(self, tenant: TenantId) -> tuple[AgentBinding, ...]: ...
-
     async def pin_runtime(
         self,
         tenant: TenantId,

@@ -176,9 +176,6 @@ class SqlRuntimes(WorkTransactions):
         row = await self._row("get_binding", {"tenant": tenant, "agent_key": agent_key})
         return to_binding(row) if row else None
 
-    async def list_bindings(self, tenant: TenantId) -> tuple[AgentBinding, ...]:
-        return tuple(map(to_binding, await self._rows("list_bindings", {"tenant": tenant})))
-
     async def pin_runtime(
         self,
         tenant: TenantId,

@@ -19,7 +19,6 @@ class WorkLimits:
     sweep_seconds: float = 5.0
     ephemeral_seconds: float = 60.0  # after its end, a stateless request's session is deleted by the sweep
     tasks_per_session: int = 20  # unfinished ones
-    tasks_per_claim: int = 16
     snapshot_bytes: int = 16 * 1024 * 1024
     message_characters: int = 64 * 1024
     output_characters: int = 1_000_000

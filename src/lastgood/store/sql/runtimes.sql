@@ -125,9 +125,6 @@ DELETE FROM agent_runtimes WHERE tenant = :tenant AND agent_key = :agent_key AND
 -- name: get_binding
 SELECT {binding} FROM agent_runtimes WHERE tenant = :tenant AND agent_key = :agent_key;
 
--- name: list_bindings
-SELECT {binding} FROM agent_runtimes WHERE tenant = :tenant ORDER BY agent_key;
-
 -- name: move_tasks_of_agent
 -- A worker that has a task keeps it. Sessions with a runtime of their own stay where they are.
 UPDATE tasks SET runtime_id = :runtime

@@ -39,7 +39,6 @@ class RpcPeer:
         self._end: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._end.add_done_callback(lambda end: end.cancelled() or end.exception())  # nobody may be waiting
         self.gone = False
-        self.skipped_lines = 0
 
     @contextlib.asynccontextmanager
     async def reading(self) -> AsyncIterator[None]:
@@ -77,10 +76,8 @@ class RpcPeer:
         try:
             async for line in self._process.lines():
                 message = object_in(line.data) if line.whole else None
-                if message is None:
-                    self.skipped_lines += bool(line.data.strip())
-                    continue
-                await self._handle(message)
+                if message is not None:
+                    await self._handle(message)
         except Exception as error:  # a reporter that fails must fail the job, and not leave it waiting
             failure = error
         finally:
