@@ -50,6 +50,7 @@ NEW: dict[str, tuple[list[Message], tuple[ToolCall, ...], list[Message]]] = {
         [RAIN, user("2")],
     ),
     "results alone, without the call": ([RAIN], (A,), [RAIN]),
+    "a result, not the message before it": ([user("1"), RAIN], (A,), [RAIN]),
     "a word instead of the result": ([user("1"), assistant("", A), user("2")], (A,), [user("2")]),
     "a result that nobody waits for any more": (
         [user("1"), assistant("", A), RAIN, user("2")],
@@ -71,6 +72,7 @@ NOTHING: dict[str, list[Message]] = {
     "the answer comes last": [user("1"), assistant("one")],
     "only what the system says": [user("1"), assistant("one"), SYSTEM],
     "a result of a call that is closed": [user("1"), assistant("", A), RAIN],
+    "a message before a result of a call that is closed": [user("1"), RAIN],
     "nothing": [],
 }
 
@@ -92,16 +94,21 @@ MESSAGES = st.sampled_from([SYSTEM, user("1"), user("2"), assistant("one"), assi
 
 @given(st.lists(MESSAGES, max_size=6), st.sampled_from([(), (A,), (A, B)]))
 def test_nothing_before_the_last_answer_is_ever_new(body: list[Message], calls: tuple[ToolCall, ...]) -> None:
-    answered = [at for at, message in enumerate(body) if message.role is Role.ASSISTANT]
-    fresh = body[answered[-1] + 1 :] if answered else body
+    def after_last(*roles: Role) -> list[Message]:
+        found = [at for at, message in enumerate(body) if message.role in roles]
+        return body[found[-1] + 1 :] if found else body
+
+    fresh, unanswered = after_last(Role.ASSISTANT), after_last(Role.ASSISTANT, Role.TOOL)
     try:
         new = new_input(body, is_first=False, open_calls=calls)
     except InvalidRequest:
-        assert not any(message.role is Role.USER for message in fresh)
+        assert not any(message.role is Role.USER for message in unanswered)
     else:
         assert new
         assert all(any(message is one for one in fresh) for message in new)
-        assert sum(message.role is Role.USER for message in new) <= 1
+        said = [message for message in new if message.role is Role.USER]
+        assert len(said) <= 1
+        assert all(any(message is one for one in unanswered) for message in said)
 
 
 def test_a_body_that_begins_a_session_is_refused_where_there_is_a_turn() -> None:

@@ -63,6 +63,13 @@ WRONG = {
     "another condition": wrong(
         BAD, 400, "invalid_request", param="if-none-match", headers={"If-None-Match": "*"}
     ),
+    "an effort that is none": wrong(
+        BAD, 400, "invalid_request", param="reasoning_effort", reasoning_effort="bogus"
+    ),
+    "instructions alone": wrong(BAD, 400, "invalid_request", what=[{"role": "system", "content": "a"}]),
+    "an option of another server": wrong(
+        BAD, 400, "invalid_request", param="guided_json", extra_body={"guided_json": {"type": "object"}}
+    ),
     "a blank message": wrong(BAD, 400, "invalid_request", what="  "),
     "a file of the server": wrong(BAD, 400, "invalid_request", what=[user(IMAGE)]),
     "a NUL": wrong(BAD, 400, "invalid_request", what="a\0b"),

@@ -222,10 +222,14 @@ def test_parameters_reach_the_model(fake: FakeModel, sdk: openai.OpenAI, word: s
         "stop": ["END"],
         "tool_choice": "auto",
         "parallel_tool_calls": False,
+        "reasoning_effort": "low",
+        "verbosity": "high",
+        "extra_body": {"top_k": 5, "min_p": 0.5, "repetition_penalty": 1.5},
     }
     ask(sdk, word, model="remote", tools=[tool("weather")], max_completion_tokens=50, **asked)
     ask(sdk, word, model="remote", max_tokens=60, stop="END")
     first, second = script.requests
+    asked |= asked.pop("extra_body")
     assert {name: first[name] for name in asked} == asked
     assert (first["max_tokens"], second["max_tokens"]) == (50, 60)
     assert second["stop"] == ["END"]
@@ -309,3 +313,18 @@ def test_thoughts_are_streamed_apart_from_the_answer(sdk: openai.OpenAI) -> None
     ]
     assert "".join(delta.content or "" for delta in deltas) == "yes"
     assert [delta.model_extra for delta in deltas if delta.model_extra] == [{"reasoning_content": "hmm"}]
+    whole = sdk.chat.completions.create(model=AGENT, messages=messages, timeout=SECONDS).choices[0].message
+    assert (whole.content, whole.model_extra) == ("yes", {"reasoning_content": "hmm"})
+
+
+@BOTH_WAYS
+@HELD_OR_NOT
+def test_instructions_may_be_empty_or_stand_at_the_end(
+    fake: FakeModel, sdk: openai.OpenAI, stream: bool, held: bool, word: str
+) -> None:
+    script = fake.on(word, says("yes"))
+    empty, last = {"role": "system", "content": ""}, {"role": "system", "content": "Be short."}
+    body: Any = [empty, user(word), last]
+    ask(sdk, body, stream=stream, conversation=word if held else None, model="remote")
+    (sent,) = script.requests
+    assert sent["messages"] == [{"role": "system", "content": "Be good."}, user(word), last]

@@ -29,7 +29,7 @@ def new_input(
         return tuple(body)
     tail = _after_last_answer(body)
     results = tuple(message for message in tail if message.role is Role.TOOL)
-    said = [message for message in tail if message.role is Role.USER]
+    said = [message for message in _after_last_result(tail) if message.role is Role.USER]
     if results and not open_calls:
         results = ()
     new = (*results, *said[-1:])
@@ -44,6 +44,12 @@ def _after_last_answer(body: Sequence[Message]) -> Sequence[Message]:
         if body[position].role is Role.ASSISTANT:
             return body[position + 1 :]
     return body
+
+
+def _after_last_result(tail: Sequence[Message]) -> Sequence[Message]:
+    """A message before a tool result has been answered: by the response that made the call."""
+    results = [position for position, message in enumerate(tail) if message.role is Role.TOOL]
+    return tail[results[-1] + 1 :] if results else tail
 
 
 @dataclass(frozen=True, slots=True)

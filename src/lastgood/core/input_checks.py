@@ -42,14 +42,18 @@ def check_message(message: Message, what: str) -> None:
 
 
 def _asks_something(messages: Sequence[Message]) -> bool:
-    """The user speaks last, or the results of calls do: of the message before them, or of the turn before."""
-    start = len(messages)
+    """The user speaks last, or the results of calls do: of the message before them, or of the turn before.
+    System messages may follow: some clients repeat their instructions at the end."""
+    end = len(messages)
+    while end > 0 and messages[end - 1].role is Role.SYSTEM:
+        end -= 1
+    start = end
     while start > 0 and messages[start - 1].role is Role.TOOL:
         start -= 1
-    if start == len(messages) or start == 0:
-        return messages[-1].role in (Role.USER, Role.TOOL)
+    if start == end or start == 0:
+        return end > 0 and messages[end - 1].role in (Role.USER, Role.TOOL)
     called = {call.id for call in messages[start - 1].tool_calls}
-    return all(message.tool_call_id in called for message in messages[start:])
+    return all(message.tool_call_id in called for message in messages[start:end])
 
 
 def check_results(messages: Sequence[Message], open_calls: Sequence[ToolCall]) -> None:

@@ -30,6 +30,8 @@ _SETTINGS = (
     "presence_penalty",
     "parallel_tool_calls",
 )
+#: Settings that the file has in `provider_opts`.
+_PROVIDER_OPTIONS = ("top_k", "min_p", "repetition_penalty")
 
 
 async def model_call(
@@ -96,6 +98,14 @@ def _described(tool: Tool) -> dict[str, Any]:
 
 def with_options(model: ModelSpec, options: CallOptions) -> ModelSpec:
     """The settings of the file, overridden by those of the request."""
-    asked = {name: getattr(options, name) for name in _SETTINGS}
-    settled = {name: value for name, value in asked.items() if value is not None}
+    settled = _set_in(options, _SETTINGS)
+    if options.reasoning_effort is not None:
+        settled["thinking"] = options.reasoning_effort
+    if more := _set_in(options, _PROVIDER_OPTIONS):
+        settled["options"] = {**model.options, **more}
     return replace(model, **settled) if settled else model
+
+
+def _set_in(options: CallOptions, names: Sequence[str]) -> dict[str, Any]:
+    asked = {name: getattr(options, name) for name in names}
+    return {name: value for name, value in asked.items() if value is not None}

@@ -72,6 +72,8 @@ def _asked(options: CallOptions, has_tools: bool) -> dict[str, Any]:
         asked["seed"] = options.seed
     if options.response_format is not None:
         asked["response_format"] = dict(options.response_format)
+    if options.verbosity is not None:
+        asked["verbosity"] = options.verbosity
     if options.tool_choice is not None and has_tools:
         asked["tool_choice"] = options.tool_choice
     return asked

@@ -27,6 +27,7 @@ class Finished:
     """The result of a turn that succeeded."""
 
     text: str
+    reasoning: str
     calls: tuple[ToolCall, ...]
     usage: Usage
     cut_short: bool
@@ -40,8 +41,10 @@ class Finished:
 
 def finished(messages: Sequence[Message], usage: Usage, cut_short: bool) -> Finished:
     """Of everything that was said in the turn, in order."""
-    said = [message.content for message in messages if message.role is Role.ASSISTANT and message.content]
-    return Finished(BREAK.join(said), open_calls(messages), usage, cut_short)
+    answers = [message for message in messages if message.role is Role.ASSISTANT]
+    said = [message.content for message in answers if message.content]
+    thought = [message.reasoning.text for message in answers if message.reasoning and message.reasoning.text]
+    return Finished(BREAK.join(said), BREAK.join(thought), open_calls(messages), usage, cut_short)
 
 
 @dataclass(slots=True)
@@ -94,4 +97,8 @@ def _data(plain: dict[str, Any]) -> bytes:
 
 
 def whole(id: str, model: str, created: int, done: Finished) -> dict[str, Any]:
-    return completion_json(id, model, created, done.text, done.calls, done.reason, done.usage)
+    answer = completion_json(id, model, created, done.text, done.calls, done.reason, done.usage)
+    if done.reasoning:
+        # Under the name of the streamed chunks. OpenAI has no field for it.
+        answer["choices"][0]["message"]["reasoning_content"] = done.reasoning
+    return answer

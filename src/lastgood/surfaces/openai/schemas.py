@@ -1,7 +1,7 @@
 """Requests and responses of OpenAI's chat completions.
 
-Parameters are validated and used, or rejected: none that would change the response is ignored.
-Unknown fields are accepted, as OpenAI does.
+Parameters are validated and used, or rejected: none that would change the response is ignored. Unknown fields
+are accepted and ignored: clients of other servers send many.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 from lastgood.core.limits import MESSAGES, TOOLS
 from lastgood.errors import InvalidRequest
 from lastgood.model.call_options import CallOptions
-from lastgood.model.messages import Message, ToolCall
+from lastgood.model.messages import Message, Role, ToolCall
 from lastgood.model.sessions import Usage
 from lastgood.surfaces.http.body_parser import Body, parse_paced
 from lastgood.surfaces.http.message_schemas import ChatMessage, message_of
@@ -84,6 +84,11 @@ class ChatRequest(Body):
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
     parallel_tool_calls: bool | None = None
     response_format: ResponseFormat | None = None
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
+    verbosity: Literal["low", "medium", "high"] | None = None
+    top_k: int | None = Field(default=None, ge=-1, le=2**31)
+    min_p: float | None = Field(default=None, ge=0, le=1)
+    repetition_penalty: float | None = Field(default=None, gt=0, le=10)
     user: str | None = Field(default=None, max_length=512)
 
 
@@ -93,11 +98,18 @@ class ChatRequest(Body):
 #: OpenAI's parameters that are not supported. Ignoring them would change the response.
 _NOT_HERE = {
     "functions": "use tools instead",
+    "function_call": "use tool_choice instead",
     "logprobs": "remove it",
     "top_logprobs": "remove it",
     "logit_bias": "remove it",
     "audio": "responses are text only",
     "web_search_options": "add a web tool to the agent instead",
+    # Of vLLM and servers like it.
+    "guided_json": "use response_format instead",
+    "guided_regex": "use response_format instead",
+    "guided_choice": "use response_format instead",
+    "guided_grammar": "use response_format instead",
+    "chat_template_kwargs": "set provider_opts.extra_body in the agent file instead",
 }
 
 
@@ -124,7 +136,9 @@ def _check(chat: ChatRequest) -> None:
 
 
 def messages_of(request: ChatRequest) -> tuple[Message, ...]:
-    return tuple(map(message_of, request.messages))
+    """Without blank system messages: many clients send one if their user has set no instructions."""
+    messages = map(message_of, request.messages)
+    return tuple(one for one in messages if one.role is not Role.SYSTEM or not one.is_blank)
 
 
 def options_of(request: ChatRequest) -> CallOptions:
@@ -143,6 +157,11 @@ def options_of(request: ChatRequest) -> CallOptions:
         tools=tuple(tool.model_dump(exclude_none=True) for tool in request.tools or ()),
         tool_choice=choice.model_dump() if isinstance(choice, NamedTool) else choice,
         parallel_tool_calls=request.parallel_tool_calls,
+        reasoning_effort=request.reasoning_effort,
+        verbosity=request.verbosity,
+        top_k=request.top_k,
+        min_p=request.min_p,
+        repetition_penalty=request.repetition_penalty,
     )
 
 
