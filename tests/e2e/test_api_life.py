@@ -651,7 +651,7 @@ def test_the_smaller_calls_answer_as_their_clients_expect(api: Api, fake: FakeMo
     assert snapshot == api.read(session)
     assert (snapshot["last_event_seq"] > 0, snapshot["cost"], snapshot["num_messages"]) == (True, 0.0, 2)
     models = api.read(session, "/models")
-    assert models["current_model_ref"] == "fake"
+    assert models["current_model_ref"] == ""  # the session overrides nothing
     assert [one["ref"] for one in models["models"] if one["is_current"]] == ["fake"]
     told = api.patch(f"/api/sessions/{session}/tokens", {"input_tokens": 5, "output_tokens": 5, "cost": 1})
     assert told.json == {"id": session, "input_tokens": 11, "output_tokens": 7, "cost": 0.0}

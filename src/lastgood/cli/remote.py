@@ -289,7 +289,8 @@ def _data_of(event: Event, committed: TurnInfo | None) -> events.EventData | Non
             return events.ReasoningStreamed(content, agent)
         case TokenUsageEvent(model=model, input_tokens=read, output_tokens=written, cost=cost):
             cut_short = bool(raw.get("cut_short"))
-            return events.ModelAnswered(model, read, written, cost, cut_short, agent)
+            sub_agent = agent if raw.get("sub_agent") else None
+            return events.ModelAnswered(model, read, written, cost, cut_short, sub_agent, agent)
         case ToolCallEvent(id=id, name=name, arguments=arguments):
             return events.ToolCalled(id, name, arguments, agent)
         case ToolCallOutputEvent(id=id, output=output):

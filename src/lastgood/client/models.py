@@ -311,12 +311,14 @@ def queued_of(plain: Mapping[str, Any]) -> QueuedInfo:
 
 
 def agent_of(plain: Mapping[str, Any]) -> AgentInfo:
+    """Commands are with the first member of an agent that was read alone."""
+    root = plain["agents"][0] if "agents" in plain else plain
     return AgentInfo(
         key=plain["name"],
         description=plain["description"],
         model=plain.get("model", ""),
         welcome_message=plain.get("welcome_message", ""),
-        commands={name: one.get("description", "") for name, one in plain.get("commands", {}).items()},
+        commands={name: one.get("description", "") for name, one in root.get("commands", {}).items()},
         warnings=tuple(plain.get("warnings", ())),
     )
 

@@ -169,7 +169,7 @@ class TurnLoop:
                         step = self._step_of(part, model, stage, began)
                         if self.hooks is not None:
                             await self.hooks.after_model(stage, step)
-                        await self._event(_answered(model, step, _sub_agent(stage)))
+                        await self._event(_answered(model, step, stage))
                         await self._finish(stage, step)
                         return
         raise ModelError("the model ended its stream without a response; nothing was committed")
@@ -394,6 +394,14 @@ def _sub_agent(stage: Stage) -> str | None:
     return stage.agent.name if stage.within else None
 
 
-def _answered(model: ModelSpec, step: Step, agent: str | None) -> ModelAnswered:
+def _answered(model: ModelSpec, step: Step, stage: Stage) -> ModelAnswered:
     used = step.usage
-    return ModelAnswered(model.ref, used.input_tokens, used.output_tokens, used.cost, step.cut_short, agent)
+    return ModelAnswered(
+        model.ref,
+        used.input_tokens,
+        used.output_tokens,
+        used.cost,
+        step.cut_short,
+        _sub_agent(stage),
+        stage.agent.name,
+    )

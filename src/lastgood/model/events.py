@@ -126,6 +126,7 @@ class ModelAnswered:
     cost: float = 0.0
     cut_short: bool = False
     agent: str | None = None
+    answerer: str | None = None  # the agent that the model answered as, a sub-agent or not
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,10 +39,13 @@ def probes(counts: Metrics, is_ready: IsReady, *, metrics: bool = True) -> list[
         return json_reply({"status": "ok", "version": __version__})
 
     async def ready(request: Request) -> Response:
+        # docker-agent's clients read `ready` and `store_connected`.
         why_not = await is_ready()
         if why_not is None:
-            return json_reply({"status": "ready"})
-        return json_reply({"status": "not ready", "reason": why_not}, 503, {"retry-after": "1"})
+            return json_reply({"status": "ready", "ready": True, "store_connected": True})
+        return json_reply(
+            {"status": "not ready", "ready": False, "reason": why_not}, 503, {"retry-after": "1"}
+        )
 
     async def measured(request: Request) -> Response:
         return Reply(200, counts.text().encode(), type="text/plain; version=0.0.4; charset=utf-8")

@@ -6,7 +6,7 @@ from typing import Any
 
 from lastgood.errors import LastgoodError
 from lastgood.flows.agent_directory import AgentDirectory
-from lastgood.model.agents import AgentSpec, ToolsetSpec
+from lastgood.model.agents import AgentCommand, AgentSpec, ToolsetSpec
 from lastgood.surfaces.api.resources import AGENT, ListedAgent
 from lastgood.surfaces.http.asgi import Request, Response, json_reply
 
@@ -30,6 +30,8 @@ class AgentHandlers:
         agent, decision = await self._agents.resolve(self._agents.canonical_key(request.path["agent"]))
         members = [_member(member) for member in agent.members.values()]
         body = AGENT.json(ListedAgent(agent.key, agent)) | {"digest": agent.digest, "decision": decision}
+        # docker-agent's clients take commands at this level for groups of commands, and then read nothing.
+        body.pop("commands", None)
         return json_reply(body | {"agents": [_member(agent), *members], "warnings": list(agent.warnings)})
 
 
@@ -38,11 +40,19 @@ def _member(agent: AgentSpec) -> dict[str, Any]:
     return {
         "name": agent.name,
         "description": agent.description,
+        "welcome_message": agent.welcome_message,
         "model": agent.model,
+        "commands": {command.name: _command(command) for command in agent.commands},
         "toolsets": [_toolset(toolset) for toolset in agent.toolsets],
         "sub_agents": list(agent.sub_agents),
         "handoffs": list(agent.handoffs),
     }
+
+
+def _command(command: AgentCommand) -> dict[str, str]:
+    """With its prompt: docker-agent's clients replace `/name` by it before they send a message."""
+    agent = {"agent": command.agent} if command.agent else {}
+    return {"description": command.description, "instruction": command.instruction, **agent}
 
 
 def _toolset(toolset: ToolsetSpec) -> dict[str, str]:

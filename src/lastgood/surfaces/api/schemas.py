@@ -51,7 +51,27 @@ class ApiMessage(ChatMessage):
         if not isinstance(parts, list) or not parts or isinstance(text, list):
             return given
         own = [{"type": "text", "text": text}] if text else []
-        return {**given, "content": parts if own and own[0] in parts else [*own, *parts]}
+        parts = [_attachment(part) for part in parts]
+        whole = parts if own and own[0] in parts else [*own, *parts]
+        return {**given, "content": whole, "multi_content": parts}
+
+
+def _attachment(part: Any) -> Any:
+    """docker-agent's `document` as a text, an image or a file; anything else as it is."""
+    match part:
+        case {"type": "document", "document": {"name": str(name), "source": {"inline_text": str(text)}}} if (
+            text
+        ):
+            return {"type": "text", "text": f"{name}:\n{text}"}
+        case {
+            "type": "document",
+            "document": {"name": str(name), "mime_type": str(type), "source": {"inline_data": str(data)}},
+        } if data:
+            url = f"data:{type};base64,{data}"
+            if type.startswith("image/"):
+                return {"type": "image_url", "image_url": {"url": url}}
+            return {"type": "file", "file": {"filename": name, "file_data": url}}
+    return part
 
 
 Messages = Annotated[list[ApiMessage], Field(min_length=1, max_length=MOST_MESSAGES)]
@@ -159,6 +179,21 @@ class CreateBody(Body):
     safety: Mode | None = None
     safety_policy: Mode | Literal[""] | None = None
     metadata: dict[str, Any] | None = None
+    tools_approved: bool | None = Field(
+        default=None, description="The same as `safety: autonomous`, on servers that allow that mode"
+    )
+    agent_model_overrides: dict[str, Name] | None = Field(
+        default=None, max_length=1, description="The same as `model`: a session has one model"
+    )
+
+    @property
+    def asked_model(self) -> str | None:
+        return self.model or next(iter((self.agent_model_overrides or {}).values()), None)
+
+    def asked_safety(self, ceiling: Safety) -> Safety | None:
+        asked = safety_of(self.safety or self.safety_policy)
+        approved = self.tools_approved and ceiling is Safety.AUTONOMOUS
+        return Safety.AUTONOMOUS if asked is None and approved else asked
 
     @model_validator(mode="after")
     def _check(self) -> CreateBody:
@@ -192,7 +227,9 @@ class StarredBody(Body):
 
 
 class PermissionsBody(StrictModel):
-    permissions: Rules
+    """`null` clears all lists, as an object without any does."""
+
+    permissions: Rules | None
 
 
 class SafetyBody(StrictModel):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lastgood.core.session_rules import modes_of
+from lastgood.core.session_rules import NO_RULES, modes_of
 from lastgood.flows.agent_directory import AgentDirectory
 from lastgood.flows.sessions import Sessions
 from lastgood.model.agents import Safety
@@ -49,8 +49,9 @@ class FieldHandlers:
 
     async def set_permissions(self, request: Request) -> Response:
         body = parse(PermissionsBody, await request.json())
+        wanted = body.permissions.wanted() if body.permissions else NO_RULES
         await self._sessions.set_permissions(
-            request.caller.tenant, session_of(request), body.permissions.wanted(), request.caller.setter
+            request.caller.tenant, session_of(request), wanted, request.caller.setter
         )
         return await self._as_it_is(request)
 

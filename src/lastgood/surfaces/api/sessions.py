@@ -38,7 +38,6 @@ from lastgood.surfaces.api.schemas import (
     IdsBody,
     SummaryBody,
     TokensBody,
-    safety_of,
 )
 from lastgood.surfaces.api.session_documents import batch_pieces, session_pieces, turn_pieces
 from lastgood.surfaces.api.turn_requests import TurnRequests
@@ -93,10 +92,10 @@ class SessionHandlers:
             request.caller.tenant,
             agent,
             title=" ".join((body.title or "").split()),
-            model=body.model,
+            model=body.asked_model,
             working_dir=body.working_dir,
             rules=body.permissions.wanted() if body.permissions else NO_RULES,
-            safety=safety_of(body.safety or body.safety_policy),
+            safety=body.asked_safety(self._sessions.ceiling),
             setter=request.caller.setter,
             metadata=body.metadata,
             runtime=runtime,
@@ -331,11 +330,19 @@ class SessionHandlers:
         session = await self._sessions.get(request.caller.tenant, session_of(request))
         agent, _ = await self._agents.resolve(session.agent_key)
         current = session.model or agent.model
-        refs = list(dict.fromkeys([current, agent.model, *agent.models]))
         models = [
-            {"ref": ref, "is_current": ref == current, "is_default": ref == agent.model} for ref in refs
+            {
+                "name": ref,
+                "ref": ref,
+                "is_current": ref == current,
+                "is_default": ref == agent.model,
+                "is_custom": ref not in agent.models and ref != agent.model,
+            }
+            for ref in dict.fromkeys([agent.model, *agent.models, current])
         ]
-        return json_reply({"agent": agent.name, "current_model_ref": current, "models": models})
+        # Empty if the session overrides nothing.
+        body = {"agent": agent.name, "current_model_ref": session.model or "", "models": models}
+        return json_reply(body)
 
 
 def _kept(turns: Sequence[Turn], first: int) -> tuple[Message, ...]:

@@ -116,7 +116,11 @@ def _model_body(
 ) -> Json:
     match data:
         case ModelAnswered():
-            body = {"type": "token_usage", "usage": _usage(data), "model": data.model}
+            body: Json = {"type": "token_usage", "usage": _usage(data), "model": data.model}
+            if data.answerer is not None:  # docker-agent's terminal counts nothing without a name
+                body["agent_name"] = data.answerer
+            if data.agent is not None:
+                body["sub_agent"] = True
             return body | ({"cut_short": True} if data.cut_short else {})
         case ModelFellBack():
             models = {"failed_model": data.failed_model, "fallback_model": data.fallback_model}

@@ -36,6 +36,7 @@ from lastgood.errors import (
     QuotaUsedUp,
     RuntimeOffline,
     SessionBusy,
+    SessionNotFound,
     ShuttingDown,
     StaleHead,
     StoreError,
@@ -127,12 +128,15 @@ def code_fields(code: str) -> dict[str, str]:
 
 
 def plain(error: LastgoodError, request_id: str, *, has_effects: bool = False) -> Reply:
-    """The envelope of the session API; the top-level copy is for docker-agent's clients."""
+    """The envelope of the session API; fields at the top level are for docker-agent's clients. Without their
+    code they take an unknown session for a server that does not have the route."""
     words, message = code_fields(error.code), message_of(error, has_effects=has_effects)
     fields: dict[str, Any] = {"code": words.pop("code"), "message": message, "request_id": request_id}
     if detail := error.detail | words:
         fields["detail"] = detail
-    body = {"error": fields, "message": message}
+    body: dict[str, Any] = {"error": fields, "message": message}
+    if isinstance(error, SessionNotFound):
+        body["code"] = "unknown_session"
     status = status_of(error, has_effects=has_effects)
     return json_reply(body, status, retry_headers(error, has_effects=has_effects))
 

@@ -33,5 +33,6 @@ ERROR = object_of(
             {"code": TEXT, "message": TEXT, "request_id": TEXT}, {"detail": {"type": "object"}}
         ),
         "message": TEXT,
-    }
+    },
+    {"code": TEXT},
 )

@@ -16,7 +16,10 @@ from lastgood.surfaces.http.json_schema import TEXT, Schema, object_of
 # -- shapes of answers -------------------------------------------------------------------
 
 HEALTH = object_of({"status": {"const": "ok"}, "version": TEXT})
-READY = object_of({"status": {"enum": ["ready", "not ready"]}}, {"reason": TEXT})
+_FLAG: Schema = {"type": "boolean"}
+READY = object_of(
+    {"status": {"enum": ["ready", "not ready"]}, "ready": _FLAG}, {"store_connected": _FLAG, "reason": TEXT}
+)
 
 #: What may come instead of an answer, by whether the route needs a token and takes a body.
 _EVERYWHERE = {
