@@ -2,8 +2,11 @@
 
 from dataclasses import replace
 
+import pytest
+
 from lastgood.agents.builtin_names import KEYED, KEYLESS, PROVIDERS
 from lastgood.engine.providers.provider_aliases import ALIASES, REFUSED
+from lastgood.errors import AgentInvalid
 from lastgood.model.agents import ModelSpec
 from tests.agents.corpus import FOLDER, parse, read
 
@@ -108,6 +111,23 @@ def test_cost_titles_and_options_are_passed_on() -> None:
     assert (heavy.input_cost, heavy.output_cost, heavy.title_model) == (1.25, 10.0, "light")
     assert heavy.options == {"api_version": "2025-04-01-preview"}
     assert root.title_model == "light"
+
+
+def test_a_model_or_its_provider_states_the_size_of_the_context() -> None:
+    provider = "  p: {base_url: 'http://127.0.0.1:1/v1', provider_opts: {context_size: 32768}}"
+    small = "  small: {provider: p, model: x, provider_opts: {context_size: 8192}}"
+    models = f"models:\n{small}\n  big: {{provider: p, model: y}}"
+    text = f"agents: {{root: {{model: small}}}}\nproviders:\n{provider}\n{models}"
+    read_models = parse(text).agents["root"].models
+    assert (read_models["small"].context_size, read_models["big"].context_size) == (8192, 32768)
+    assert ModelSpec("openai", "x").context_size is None
+
+
+@pytest.mark.parametrize("size", ["many", "0", "-1", "1.5", "true"])
+def test_a_context_size_that_is_no_number_of_tokens_is_an_error(size: str) -> None:
+    models = f"models:\n  m: {{provider: openai, model: x, provider_opts: {{context_size: {size}}}}}"
+    with pytest.raises(AgentInvalid, match=r":3: 'context_size' must be a number of tokens"):
+        parse(f"agents: {{root: {{model: m}}}}\n{models}")
 
 
 def test_every_known_provider_can_be_asked_or_says_why_not() -> None:

@@ -133,7 +133,13 @@ def chunks(says: Says, prompt_tokens: int) -> Iterator[dict[str, Any]]:
 
 
 def write_agents(folder: Path, address: str) -> list[str]:
-    model = {"provider": "openai", "model": "gpt-5.4-mini", "base_url": address, "cost": PRICES}
+    model = {
+        "provider": "openai",
+        "model": "gpt-5.4-mini",
+        "base_url": address,
+        "cost": PRICES,
+        "provider_opts": {"context_size": 8192},
+    }
     described = {
         "builder": ("Finds out why builds fail, and repairs them", ["shell"]),
         "support": ("Answers customers from our handbook", []),

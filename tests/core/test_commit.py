@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lastgood.core.commit import HASH_VERSION, damage_of, link, plan_commit
-from lastgood.model.attempts import Begin, Begun, Hold
+from lastgood.model.attempts import Begin, Begun, Hold, Step, StepKind
 from lastgood.model.ids import AttemptId, TurnId
-from lastgood.model.messages import assistant, decode, user
+from lastgood.model.messages import assistant, decode, tool_result, user
 from lastgood.model.sessions import Head, Turn, TurnKind, Usage
 from tests.core.builders import ATTEMPT, HEAD, SESSION, TENANT, TURN, ask, session, step, turn
 from tests.reference_hash import hash_after
@@ -47,6 +47,18 @@ def test_a_turn_records_its_model_and_its_cost() -> None:
     assert (made.id, made.attempt, made.session, made.kind) == (TURN, ATTEMPT, SESSION, TurnKind.RUN)
     assert (made.agent_key, made.agent_digest, made.model) == ("agent", "digest", "override")
     assert (made.decision, made.created_at) == ({"agent": "exact"}, 5.0)
+
+
+def test_a_turn_says_how_much_of_the_context_its_last_response_has_used() -> None:
+    first, last = (
+        replace(one, model="p/m", context_size=size) for one, size in zip(STEPS, (100, 60), strict=True)
+    )
+    helper = replace(first, within="1/", context_size=7)
+    tool = Step(StepKind.TOOL, tool_result("1", "done"))
+    planned = plan_commit(BEGIN, begun(HEAD), (first, last, tool, helper), now=5.0)
+    assert planned.turn.decision == {"agent": "exact", "context_tokens": 30, "context_size": 60}
+    unknown = replace(last, context_size=0)
+    assert plan_commit(BEGIN, begun(HEAD), (first, unknown), now=5.0).turn.decision == {"agent": "exact"}
 
 
 @pytest.mark.parametrize("override", [None, "other/model"])

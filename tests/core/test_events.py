@@ -53,7 +53,7 @@ STORED: list[tuple[EventData, dict[str, object]]] = [
         {"model": "p/m", "input_tokens": 0, "output_tokens": 2, "cost": 0.0},
     ),
     (
-        events.ModelAnswered("p/m", 1, 2, 0.5, cut_short=True, agent="helper"),
+        events.ModelAnswered("p/m", 1, 2, 0.5, cut_short=True, agent="helper", context_size=9),
         {
             "model": "p/m",
             "input_tokens": 1,
@@ -61,6 +61,7 @@ STORED: list[tuple[EventData, dict[str, object]]] = [
             "cost": 0.5,
             "cut_short": True,
             "agent": "helper",
+            "context_size": 9,
         },
     ),
     (

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from lastgood.model.ids import SessionId, TenantId
 from lastgood.model.sessions import Session
@@ -273,3 +274,31 @@ async def test_forks_and_replaced_turns_are_branches_of_their_turn(
     page = (await visitor.get(f"/sessions/{session}")).body.decode()
     assert page.count('class="branch"') == 1
     assert 'aria-label="Branches after turn 1"' in page
+
+
+async def test_a_turn_shows_its_share_of_the_context_where_the_size_is_known(tmp_path: Path) -> None:
+    model = {"provider": "builtin", "model": "scripted", "provider_opts": {"context_size": 100}}
+    file = {"agents": {"root": {"model": "m"}}, "models": {"m": model}}
+    (tmp_path / "sized.yaml").write_text(yaml.safe_dump(file))
+    async with open_inside(tmp_path, str(tmp_path / "sized.yaml"), AGENT) as inside:
+        visitor = Visitor(inside)
+        for agent in ("sized", AGENT):
+            session = await inside.session(agent=agent)
+            path = f"/sessions/{session}"
+            body = {"messages": [{"content": "!say " + "word " * 80}]}
+            run = f"/api{path}/agent/{agent.replace('/', '%2F')}"
+            events = (await inside.ask("POST", run, body)).body.decode()
+            (shown,) = (await visitor.get(f"{path}.json")).json["turns"]
+            pages = [
+                (await visitor.get(one)).body.decode() for one in (path, f"{path}/turns/{shown['id']}/prompt")
+            ]
+            if agent == AGENT:
+                assert shown["context"] is None
+                assert not any("of the context" in page for page in pages)
+                assert "context_limit" not in events
+                continue
+            assert '"context_limit":100' in events
+            tokens = shown["input_tokens"] + shown["output_tokens"]
+            assert shown["context"] == {"tokens": tokens, "size": 100, "percent": tokens, "level": "full"}
+            assert all(f"{tokens} % of the context" in page for page in pages)
+            assert "context" not in str(shown["decisions"])  # not said twice

@@ -55,10 +55,17 @@ class Request:
     body: Any
 
 
-class Server:
-    """Answers with what is in `replies`, in order; the last one again and again."""
+#: A client that asks for these wants to know the size of a model's context, beside its turns.
+ABOUT_MODELS = ("/models", "/api/ps", "/api/show", "/props")
+NOT_FOUND = Reply([], 404, framing=Framing.LENGTH)
 
-    def __init__(self, *replies: Reply) -> None:
+
+class Server:
+    """Answers with what is in `replies`, in order; the last one again and again. What is asked about its
+    models counts only if it `describes_models`."""
+
+    def __init__(self, *replies: Reply, describes_models: bool = False) -> None:
+        self._describes_models = describes_models
         self.replies = deque(replies)
         self.requests: list[Request] = []
         self.connections = 0
@@ -105,6 +112,9 @@ class Server:
         self._tasks.add(task)
         try:
             while (request := await _read(reader)) is not None:
+                if request.path.endswith(ABOUT_MODELS) and not self._describes_models:
+                    await self._answer(NOT_FOUND, reader, writer)
+                    break
                 self.requests.append(request)
                 reply = self.replies.popleft() if len(self.replies) > 1 else self.replies[0]
                 if not await self._answer(reply, reader, writer):

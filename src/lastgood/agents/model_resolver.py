@@ -169,6 +169,10 @@ class ModelResolver:
             api = {"api_type": options["api_type"]} if "api_type" in options else {}
             for problem in problems_of(provider, api | own):
                 self.findings.warning(fields.at("provider_opts"), problem)
+            size = own.get("context_size", 1)
+            if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+                what = f"'context_size' must be a number of tokens, such as 131072, not {size!r:.40}"
+                self.findings.error(fields.at("provider_opts"), what)
 
     def _speaks_as(self, provider: str) -> str:
         """A provider of the file that names the API it implements is called like that provider."""

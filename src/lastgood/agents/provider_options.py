@@ -34,6 +34,8 @@ _OWN = {
     "azure": _CHAT | {"api_version"},
     "google": frozenset({"api_type", "code_execution", "google_search", "seed", "top_k"}),
 }
+#: For Lastgood itself, whatever the provider is.
+_OURS = frozenset({"context_size"})
 #: What is so without asking for it.
 _ALWAYS = {"disable_prompt_caching": True, "transport": "sse"}
 
@@ -44,7 +46,7 @@ def problems_of(provider: str, options: Mapping[str, Any]) -> Iterator[str]:
     if options.get("api_type") == "openai_responses":
         yield "'openai_responses' is not supported yet: chat completions are used instead"
     for name, value in options.items():
-        if name not in known and value is not False and value != _ALWAYS.get(name, ""):
+        if name not in known | _OURS and value is not False and value != _ALWAYS.get(name, ""):
             near = hint(name, known)
             yield f"'{name}' under provider_opts is not supported yet for {provider}: it is not sent{near}"
 

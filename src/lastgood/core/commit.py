@@ -59,12 +59,17 @@ def _answered_by(steps: Sequence[Step]) -> str:
 
 
 def _remarks(steps: Sequence[Step]) -> dict[str, int | bool]:
-    """Returns what the turn must disclose: that its prompt was shortened, or its answer was cut off."""
+    """Returns what the turn must disclose: that its prompt was shortened, or its answer was cut off; and how
+    much of the model's context its last response has used, if that is known."""
     own = [step for step in steps if not step.within]
     left_out = max((step.left_out for step in own), default=0)
     remarks: dict[str, int | bool] = {"left_out": left_out} if left_out else {}
     if own and own[-1].cut_short:
         remarks["cut_short"] = True
+    last = next((step for step in reversed(own) if step.model), None)
+    if last is not None and last.context_size:
+        tokens = last.usage.input_tokens + last.usage.output_tokens
+        remarks |= {"context_tokens": tokens, "context_size": last.context_size}
     return remarks
 
 

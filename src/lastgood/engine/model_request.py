@@ -17,7 +17,9 @@ from lastgood.engine.team_tools import task_definition
 from lastgood.engine.tool_calls import ToolCaller
 from lastgood.engine.tools.tool import DESCRIPTION, Tool, is_described
 from lastgood.model.agents import ModelSpec
+from lastgood.model.attempts import Step
 from lastgood.model.call_options import CallOptions
+from lastgood.model.events import ModelAnswered
 from lastgood.model.messages import Role
 from lastgood.ports.engine import Work
 from lastgood.time_slices import paced_map
@@ -109,3 +111,10 @@ def with_options(model: ModelSpec, options: CallOptions) -> ModelSpec:
 def _set_in(options: CallOptions, names: Sequence[str]) -> dict[str, Any]:
     asked = {name: getattr(options, name) for name in names}
     return {name: value for name, value in asked.items() if value is not None}
+
+
+def answered(model: ModelSpec, step: Step, stage: Stage) -> ModelAnswered:
+    """The event of a response."""
+    used, sub_agent = step.usage, stage.agent.name if stage.within else None
+    facts = used.input_tokens, used.output_tokens, used.cost, step.cut_short
+    return ModelAnswered(model.ref, *facts, sub_agent, stage.agent.name, step.context_size or None)

@@ -26,7 +26,7 @@ from lastgood.engine.agent_run import Stage
 from lastgood.engine.budget_meter import BudgetMeter
 from lastgood.engine.delegation import fork_stage, prompt_step, task_stage
 from lastgood.engine.hooks.turn_hooks import Ruling, TurnHooks, hook_blocked, known_ruling
-from lastgood.engine.model_request import model_call, routed, with_options
+from lastgood.engine.model_request import answered, model_call, routed, with_options
 from lastgood.engine.providers.fallback_chain import FallbackChain, FellBack, Requested, Retried
 from lastgood.engine.providers.provider import Chunk, ChunkKind, ModelAnswer
 from lastgood.engine.team_tools import TASK_TOOL
@@ -41,7 +41,6 @@ from lastgood.model.events import (
     Event,
     EventData,
     HistoryShortened,
-    ModelAnswered,
     ReasoningStreamed,
     TextStreamed,
     ToolAnswered,
@@ -159,6 +158,7 @@ class TurnLoop:
                     case Chunk(text, kind):
                         await self.emit(self._streamed(stage, kind, text))
                     case Requested(requested):
+                        self.models.context_size(requested)  # is learned while the model answers
                         await self.emit(ModelAsked(requested.ref))
                     case FellBack():
                         model = part.to
@@ -169,7 +169,7 @@ class TurnLoop:
                         step = self._step_of(part, model, stage, began)
                         if self.hooks is not None:
                             await self.hooks.after_model(stage, step)
-                        await self._event(_answered(model, step, stage))
+                        await self._event(answered(model, step, stage))
                         await self._finish(stage, step)
                         return
         raise ModelError("the model ended its stream without a response; nothing was committed")
@@ -192,6 +192,7 @@ class TurnLoop:
             left_out=stage.left_out,
             cut_short=answer.cut_short,
             model=model.ref,
+            context_size=self.models.context_size(model),
             agent="" if self.meter is None else stage.agent.own_name,
             effects=self._effects(stage, message.tool_calls) if message.tool_calls else (),
             seconds=max(self.now() - began, 0.0),
@@ -392,16 +393,3 @@ class TurnLoop:
 def _sub_agent(stage: Stage) -> str | None:
     """Returns None for the agent that answers the user. What any other one says is not the answer."""
     return stage.agent.name if stage.within else None
-
-
-def _answered(model: ModelSpec, step: Step, stage: Stage) -> ModelAnswered:
-    used = step.usage
-    return ModelAnswered(
-        model.ref,
-        used.input_tokens,
-        used.output_tokens,
-        used.cost,
-        step.cut_short,
-        _sub_agent(stage),
-        stage.agent.name,
-    )

@@ -86,6 +86,12 @@ class ModelSpec:
     def ref(self) -> str:
         return f"{self.provider}/{self.model}"
 
+    @property
+    def context_size(self) -> int | None:
+        """Of its context window, in tokens, if its file states it."""
+        size: int | None = self.options.get("context_size")
+        return size
+
 
 @dataclass(frozen=True, slots=True)
 class Fallback:

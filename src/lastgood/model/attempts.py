@@ -71,6 +71,7 @@ class Step:
     left_out: int = 0  # how many of the oldest messages this response was made without
     cut_short: bool = False  # the model ran into its limit of output tokens
     model: str = ""  # the model that gave this response
+    context_size: int = 0  # of its context window, in tokens; 0: not known
     queued: int = 0  # the number of the steer in the queue
     #: Calls to tools that are not repeatable: of a response, those it asks for; of a result, what it ran.
     effects: tuple[str, ...] = ()

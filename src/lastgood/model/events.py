@@ -127,6 +127,7 @@ class ModelAnswered:
     cut_short: bool = False
     agent: str | None = None
     answerer: str | None = None  # the agent that the model answered as, a sub-agent or not
+    context_size: int | None = None  # of the model's context window, in tokens, if it is known
 
 
 @dataclass(frozen=True, slots=True)

@@ -356,6 +356,8 @@ def _step_body(step: Step) -> dict[str, Any]:
         plain["cut_short"] = True
     if step.model:
         plain["model"] = step.model
+    if step.context_size:
+        plain["context_size"] = step.context_size
     if step.queued:
         plain["queued"] = step.queued
     if step.effects:

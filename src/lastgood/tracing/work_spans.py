@@ -232,6 +232,9 @@ class TracedProviders:
     def has_key(self, model: ModelSpec) -> bool:
         return self._providers.has_key(model)
 
+    def context_size(self, model: ModelSpec) -> int:
+        return self._providers.context_size(model)
+
     async def close(self) -> None:
         await self._providers.close()
 

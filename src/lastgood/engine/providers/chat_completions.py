@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import io
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import suppress
+from typing import Any
 from urllib.parse import urlsplit
 
 import aiohttp
+import orjson
 
 from lastgood import __version__
 from lastgood.engine.providers.chat_limits import ChatLimits
@@ -27,6 +29,9 @@ from lastgood.model.agents import ModelSpec
 from lastgood.outside.secrets import Secrets
 
 _ERROR_BYTES = 64 * 1024
+#: OpenRouter's list of models has about 1 MB.
+_FACTS_BYTES = 8 * 1024 * 1024
+_FACTS_SECONDS = 10.0
 #: aiohttp writes a body up to this size at once, and warns about larger ones.
 _AT_ONCE_BYTES = 512 * 1024
 #: How long the end of a stream may take after its last word. Longer, and its connection is not used again.
@@ -67,6 +72,31 @@ class ChatCompletions:
                 response.release()
         # Raised out here so that it carries no aiohttp error along: those hold the request's headers.
         raise fault
+
+    async def read(self, model: ModelSpec, path: str, body: Mapping[str, Any] | None) -> Any:
+        """What the server of a model says about itself: below its API, or at its root if the path begins with
+        a slash. None if it says nothing that can be used."""
+        base = chat_url(model, self._secrets).rpartition("/chat/completions")[0]
+        url = f"{base.removesuffix('/v1')}{path}" if path.startswith("/") else f"{base}/{path}"
+        try:
+            async with (
+                asyncio.timeout(_FACTS_SECONDS),
+                self._client().request(
+                    "GET" if body is None else "POST",
+                    url,
+                    data=None if body is None else orjson.dumps(body),
+                    headers=self._headers(model),
+                    allow_redirects=False,
+                ) as response,
+            ):
+                if response.status != 200:
+                    return None
+                received = bytearray()
+                while len(received) <= _FACTS_BYTES and (data := await response.content.readany()):
+                    received += data
+            return orjson.loads(received) if len(received) <= _FACTS_BYTES else None
+        except (aiohttp.ClientError, OSError, ValueError):  # a timeout is an OSError
+            return None
 
     async def close(self) -> None:
         session, self._session = self._session, None

@@ -96,6 +96,10 @@ class FallbackChain:
     ) -> tuple[ModelSpec, ...]:
         return chain_of(ref, fallbacks, models, self._providers.has_key, choice, self.otherwise)
 
+    def context_size(self, model: ModelSpec) -> int:
+        """0: not known, or not yet."""
+        return self._providers.context_size(model)
+
     async def close(self) -> None:
         await self._providers.close()
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from difflib import get_close_matches
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lastgood.engine.providers.chat_limits import ChatLimits
+from lastgood.engine.providers.context_sizes import ContextSizes
 from lastgood.engine.providers.direct import Direct
 from lastgood.engine.providers.model_references import AUTO_MODELS
 from lastgood.engine.providers.provider import Provider
@@ -47,6 +48,7 @@ class ProviderTable:
         self._limits = limits
         self._chat: ChatCompletions | None = None
         self._direct = Direct(secrets, limits)
+        self._sizes = ContextSizes(self._read)
 
     def find(self, model: ModelSpec) -> Provider:
         fixed = self._fixed.get(model.ref) or self._fixed.get(model.provider)
@@ -70,6 +72,16 @@ class ProviderTable:
             return False
         return not needs_key(model) or any(map(self._secrets.has, key_names(model)))
 
+    def context_size(self, model: ModelSpec) -> int:
+        alias = alias_of(model)
+        is_fixed = model.ref in self._fixed or model.provider in self._fixed
+        if is_fixed or alias is None or alias.dialect is not Dialect.CHAT:
+            return model.context_size or 0
+        return self._sizes.size(model)
+
+    async def _read(self, model: ModelSpec, path: str, body: Mapping[str, Any] | None) -> Any:
+        return await self._chat_completions().read(model, path, body)
+
     def _chat_completions(self) -> ChatCompletions:
         if self._chat is None:
             from lastgood.engine.providers.chat_completions import (
@@ -80,6 +92,7 @@ class ProviderTable:
         return self._chat
 
     async def close(self) -> None:
+        await self._sizes.close()
         if self._chat is not None:
             await self._chat.close()
         await self._direct.close()

@@ -227,6 +227,7 @@ def _usage(data: ModelAnswered) -> Json:
         "input_tokens": data.input_tokens,
         "output_tokens": data.output_tokens,
         "context_length": data.input_tokens + data.output_tokens,
+        **({"context_limit": data.context_size} if data.context_size else {}),
         "cost": data.cost,
     }
 

@@ -157,6 +157,7 @@ def _loaded(key: str, agent: AgentSpec) -> dict[str, Any]:
         "name": agent.name,
         "description": agent.description,
         "model": agent.model,
+        "models": _models(agent),
         "harness": agent.harness,
         "digest": agent.digest,
         "toolsets": [toolset.type for toolset in agent.toolsets],
@@ -169,9 +170,25 @@ def _loaded(key: str, agent: AgentSpec) -> dict[str, Any]:
     }
 
 
+def _models(agent: AgentSpec) -> list[str]:
+    """What the name of its model means, if it is one of its file."""
+    spec = agent.models.get(agent.model)
+    if spec is None:
+        return []
+    refs = spec.first_available or spec.alloy or (spec.ref,)
+    return [] if refs == (agent.model,) else [*refs]
+
+
 def _unusable(key: str, error: LastgoodError, caller: Principal) -> dict[str, Any]:
     nothing: dict[str, Any] = {"name": "", "description": "", "model": "", "harness": None, "digest": ""}
-    more: dict[str, Any] = {"toolsets": [], "team": [], "commands": {}, "welcome": "", "warnings": []}
+    more: dict[str, Any] = {
+        "models": [],
+        "toolsets": [],
+        "team": [],
+        "commands": {},
+        "welcome": "",
+        "warnings": [],
+    }
     return {"key": key, **nothing, **more, "stale": "", "problem": _problem(error, caller)}
 
 

@@ -26,6 +26,7 @@ from lastgood.surfaces.console.timeline import timeline
 from lastgood.surfaces.console.views import (
     attempt_view,
     branch_view,
+    context_view,
     message_view,
     queue_view,
     session_view,
@@ -228,7 +229,9 @@ class SessionPages:
         asked = await self._flows.sessions.request_of(tenant, id)
         queued_at = await self._flows.sessions.queued_at(session, id)
         is_committed = tries[-1].attempt.status is AttemptStatus.COMMITTED
-        model = (await self._flows.sessions.turn_of(session, id)).model if is_committed else ""
+        done = await self._flows.sessions.turn_of(session, id) if is_committed else None
+        model = done.model if done is not None else ""
+        said = done.messages[: done.inputs] if done is not None else (asked.messages or () if asked else ())
         used = _used(tries)
         messages_of = self._flows.work.tasks.messages_of
         reported = {
@@ -243,6 +246,7 @@ class SessionPages:
             "turn": {
                 "id": id,
                 "is_committed": is_committed,
+                "asked": message_view(said[-1])["text"] if said else "",
                 "author": await self._author(session, asked),
                 "input_tokens": sum(one.input_tokens for one in used),
                 "output_tokens": sum(one.output_tokens for one in used),
@@ -276,6 +280,7 @@ class SessionPages:
                 "model": turn.model,
                 "digest": turn.agent_digest,
                 "input_tokens": turn.usage.input_tokens,
+                "context": context_view(turn.decision),
             },
             "left_out": prompt.left_out,
             "messages": [one | {"share": share} for one, share in zip(messages, shares, strict=True)][

@@ -124,8 +124,19 @@ def linked(text: str) -> Markup:
 def decisions(decision: Mapping[str, Any]) -> list[str]:
     """A stored decision in plain words, one sentence each; what is not known here is shown as it is."""
     said = [sentence for name, word in _SENTENCES.items() if (sentence := word(decision.get(name)))]
-    known = {*_SENTENCES, "agent", "name", "recorded", "candidates", "runtime"}
+    known = {*_SENTENCES, *_SHOWN_ELSEWHERE}
     return said + [f"{name}: {pretty(value)}" for name, value in decision.items() if name not in known]
+
+
+_SHOWN_ELSEWHERE = {
+    "agent",
+    "name",
+    "recorded",
+    "candidates",
+    "runtime",
+    "context_tokens",
+    "context_size",
+}
 
 
 def _sentence(form: str) -> Callable[[Any], str]:

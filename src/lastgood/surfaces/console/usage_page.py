@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ from lastgood.model.tokens import Scope
 from lastgood.model.usage import UsageCounts, UsageDimension, UsageRow, UsageStep
 from lastgood.surfaces.console.console_flows import ConsoleFlows
 from lastgood.surfaces.console.pages import Page
-from lastgood.surfaces.console.text_format import span
+from lastgood.surfaces.console.text_format import money, span
 from lastgood.surfaces.http.asgi import Request
 from lastgood.surfaces.http.resource import timestamp
 
@@ -105,9 +106,7 @@ def plots(report: UsageReport) -> list[dict[str, Any]]:
             steps,
             lambda one: one.input_tokens + one.output_tokens,
         ),
-        _plot(
-            "Cost", f"${total.cost:,.2f}", steps, lambda one: one.cost, worded=lambda cost: f"${cost:,.4f}"
-        ),
+        _plot("Cost", money(total.cost), steps, lambda one: one.cost, worded=money),
     ]
 
 
@@ -136,4 +135,8 @@ def _plot(
                 "label": f"{timestamp(hour * 3600)[:16].replace('T', ' ')}: {worded(value(counts))}{lost}",
             }
         )
-    return {"title": title, "total": total, "bars": bars, "steps": len(steps), "height": _HEIGHT}
+    ends = (steps[0][0], steps[-1][0])
+    by_hour = len(steps) < 2 or steps[1][0] - steps[0][0] == 1
+    first, last = (time.strftime("%H:%M" if by_hour else "%d %b", time.gmtime(one * 3600)) for one in ends)
+    plot = {"title": title, "total": total, "bars": bars, "steps": len(steps), "height": _HEIGHT}
+    return plot | {"first": first, "last": last}

@@ -132,10 +132,22 @@ def turn_view(turn: Turn, author: str = "") -> dict[str, Any]:
         "created": moment(turn.created_at),
         "inputs": with_results(turn.messages[: turn.inputs]),
         "outputs": with_results(turn.messages[turn.inputs :]),
+        "context": context_view(turn.decision),
         "decisions": decisions(turn.decision),
         "damage": turn.damage,
         "seconds": None,
     }
+
+
+def context_view(decision: Mapping[str, Any]) -> dict[str, Any] | None:
+    """How much of the model's context window the last response of a turn has used. None: not known."""
+    tokens, size = decision.get("context_tokens"), decision.get("context_size")
+    if not isinstance(tokens, int) or not isinstance(size, int) or size < 1:
+        return None
+    exact = 100 * tokens / size
+    percent = round(exact, 1) if exact < 10 and exact != round(exact) else round(exact)
+    level = "full" if percent >= 95 else "high" if percent >= 80 else ""
+    return {"tokens": tokens, "size": size, "percent": percent, "level": level}
 
 
 def attempt_view(attempt: Attempt) -> dict[str, Any]:
