@@ -127,6 +127,28 @@ def test_an_approval_never_counts_for_other_arguments(api: Api, tmp_path: Path) 
     assert out.read_text() == "two\n"
 
 
+def test_an_approval_never_counts_for_another_definition_of_the_tool(tmp_path: Path) -> None:
+    """The agent file changes while the question waits: the same call would run another command."""
+    out = tmp_path / "out"
+    deploy = {"type": "script", "shell": {"deploy": {"cmd": f"echo old >> {out}"}}}
+    changed = {"type": "script", "shell": {"deploy": {"cmd": f"echo new >> {out}"}}}
+    options = ("--safety", "balanced")
+    with LiveServer(tmp_path, write_agent(tmp_path, toolsets=[deploy]), options=options) as server:
+        api = Api(server)
+        session = api.session("shelly")
+        first = asked(api, session, "!tool deploy {}\n!say done")
+        write_agent(tmp_path, toolsets=[changed])
+        assert resume(api, session, "approve") == 200
+        until(lambda: api.get(f"/api/sessions/{session}/pending"))
+        (second,) = api.get(f"/api/sessions/{session}/pending")
+        assert not out.exists()
+        assert second["reason"].endswith("its definition in the agent file changed after it was approved")
+        assert first.keys() == second.keys()
+        assert resume(api, session, "approve") == 200
+        assert ended(api, session)[-1] == ("assistant", "done")
+        assert out.read_text() == "new\n"
+
+
 def test_after_its_deadline_a_question_is_closed_and_the_turn_has_failed(
     server: LiveServer, api: Api, tmp_path: Path
 ) -> None:

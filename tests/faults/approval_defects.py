@@ -37,6 +37,7 @@ OF_APPROVALS = {
     "a session is offered the tools of another one",
     "two calls of one response share an id",
     "an approval counts for other arguments",
+    "an approval counts for another definition of the tool",
     "the question of an ended attempt is forgotten",
 }
 
@@ -142,6 +143,12 @@ def _() -> Iterator[None]:
         return answers.get(self.place_of(call.id))
 
     with patch.object(Stage, "answer_to", answer_to):
+        yield
+
+
+@defect("an approval counts for another definition of the tool")
+def _() -> Iterator[None]:
+    with patch.object(Toolbox, "definition_of", lambda self, agent, tool: ""):
         yield
 
 

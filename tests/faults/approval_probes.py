@@ -180,6 +180,15 @@ async def an_approval_is_for_the_arguments_that_were_shown(stage: Stage) -> None
 
 
 @probe
+async def an_approval_is_for_the_tool_that_was_shown(stage: Stage) -> None:
+    """The file of the agent changes meanwhile, so that the same call would run another command."""
+    session = await say(asking_node(stage, {}), f"{CALL}\n!say done")
+    changed = tuple(replace(one, options={"cmd": "another"}) for one in stage.world.agent().toolsets)
+    assert await approve(asking_node(stage, {}, toolsets=changed), session)
+    assert stage.world.ledger == [], "a call ran whose tool had another definition when it was approved"
+
+
+@probe
 async def a_call_that_nobody_approved_has_not_begun(stage: Stage) -> None:
     node = asking_node(stage, {})
     session = await say(node, f'!tool ledger-fail {{"text": "a"}}\n!tool {TOOL} {{"text": "b"}}\n!say done')

@@ -103,8 +103,8 @@ def decide(
 
 
 def shown(question: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the question without the tool's own state, which clients do not need."""
-    return {key: value for key, value in question.items() if key != "state"}
+    """Returns the question without what only the engine needs: the tool's own state and its definition."""
+    return {key: value for key, value in question.items() if key not in ("state", "definition")}
 
 
 def _check_content(schema: Mapping[str, Any], content: Mapping[str, Any]) -> None:

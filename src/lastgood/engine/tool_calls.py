@@ -196,26 +196,33 @@ class ToolCaller:
                     pass
         return asks
 
+    def definition_of(self, work: Work, stage: Stage, tool: str) -> str:
+        return self._toolboxes.of(work.hold.session, work.agent).definition_of(stage.agent, tool)
+
     def _check_answer(self, work: Work, stage: Stage, call: ToolCall, asks: Asks) -> None:
-        """Here an answer approves the call, or repeats one that was approved before its outcome was lost."""
+        """Here an answer approves the call, or repeats one that was approved before its outcome was lost, or
+        has what it asked for after it was approved."""
         answer = stage.answer_to(call, work.answers)
-        if answer is not None and answer.is_about_input:
-            return  # the call could only ask after it was approved
+        definition = self.definition_of(work, stage, call.name)
+        if answer is not None and answer.definition == definition:
+            return
         if not work.can_ask:
             raise ToolFailed(
                 f"{call.name} needs human approval, which is not available on this API: {asks.reason}"
             )
-        if answer is None:
-            question = {
-                "kind": QuestionKind.APPROVAL.value,
-                "place": stage.place_of(call.id),
-                "call": call.id,
-                "tool": call.name,
-                "arguments": call.arguments,
-                "agent": stage.agent.name,
-                "reason": asks.reason,
-            }
-            raise NeedsAnswer(question, self._approval_seconds)
+        # The agent file may have changed meanwhile: the same call would run another command.
+        changed = "; its definition in the agent file changed after it was approved" if answer else ""
+        question = {
+            "kind": QuestionKind.APPROVAL.value,
+            "place": stage.place_of(call.id),
+            "call": call.id,
+            "tool": call.name,
+            "arguments": call.arguments,
+            "agent": stage.agent.name,
+            "reason": f"{asks.reason}{changed}",
+            "definition": definition,
+        }
+        raise NeedsAnswer(question, self._approval_seconds)
 
     def _ask_for_input(
         self, work: Work, stage: Stage, call: ToolCall, needed: NeedsInput
@@ -238,6 +245,7 @@ class ToolCaller:
             "schema": None if needed.schema is None else dict(needed.schema),
             "url": needed.url,
             "state": None if needed.state is None else dict(needed.state),
+            "definition": self.definition_of(work, stage, call.name),
         }
         raise NeedsAnswer(question, self._approval_seconds)
 

@@ -7,6 +7,7 @@ first needs it and deleted with the session.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import shutil
 from collections import Counter, OrderedDict
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -39,6 +40,7 @@ class Toolbox:
     _deferred: dict[str, frozenset[str]] = field(default_factory=dict)
     _models: dict[str, dict[str, str]] = field(default_factory=dict)
     _program_tools: dict[str, Mapping[str, frozenset[str]]] = field(default_factory=dict)
+    _specs: dict[str, Mapping[str, ToolsetSpec]] = field(default_factory=dict)
     _programs: dict[bytes, LiveProgram] = field(default_factory=dict)
     _offers: dict[str, Sequence[tuple[ToolsetSpec, Offer]]] = field(default_factory=dict)
 
@@ -64,16 +66,26 @@ class Toolbox:
         self.tools_of(agent)
         return self._program_tools[agent.name].get(tool, frozenset())
 
+    def definition_of(self, agent: AgentSpec, tool: str) -> str:
+        """A digest of what the agent file says of the tool, such as its command. Empty: the tool is ours."""
+        self.tools_of(agent)
+        spec = self._specs[agent.name].get(tool)
+        if spec is None:
+            return ""
+        said = [spec.type, spec.trusted, dict(spec.options)]
+        return hashlib.sha256(orjson.dumps(said, option=orjson.OPT_SORT_KEYS)).hexdigest()
+
     def _build(self, agent: AgentSpec) -> Mapping[str, Tool]:
         offers = iter(self._offers.get(agent.name, ()))
         built: dict[str, Tool] = {}
         deferred: set[str] = set()
         models: dict[str, str] = {}
         program_tools: dict[str, frozenset[str]] = {}
+        specs: dict[str, ToolsetSpec] = {}
         for spec in agent.toolsets:
             if spec.type in self.toolsets:
                 for tool in _usable(spec, self.toolsets[spec.type](spec)):
-                    built[tool.name] = tool
+                    built[tool.name], specs[tool.name] = tool, spec
                     _note_model(models, spec, tool.name)
                     # A later toolset with a tool of this name decides anew.
                     deferred.discard(tool.name)
@@ -84,12 +96,12 @@ class Toolbox:
                 for tool in _usable(spec, offered[1].tools):
                     # It never takes the place of another one: rules for that name meant the other.
                     name = f"{offered[1].label}_{tool.name}"[-64:] if tool.name in built else tool.name
-                    built[name] = replace(tool, name=name)
+                    built[name], specs[name] = replace(tool, name=name), spec
                     names.add(name)
                     _note_model(models, spec, name)
                     deferred |= {name} if _is_deferred(spec, tool.name) else set()
                 program_tools |= dict.fromkeys(names, frozenset(names))
-        self._program_tools[agent.name] = program_tools
+        self._program_tools[agent.name], self._specs[agent.name] = program_tools, specs
         self._deferred[agent.name], self._models[agent.name] = frozenset(deferred), models
         return built
 

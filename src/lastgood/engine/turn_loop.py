@@ -358,6 +358,7 @@ class TurnLoop:
                     "call": ran.id,
                     "tool": ran.name,
                     "arguments": ran.arguments,
+                    "definition": self.tool_caller.definition_of(self.work, stage, ran.name),
                 }
                 raise NeedsAnswer(question, ANSWER_SECONDS)
             unknown = Result(UNKNOWN_OUTCOME, ToolOutcome.UNKNOWN, has_effects=True)

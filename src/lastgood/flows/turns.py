@@ -42,7 +42,7 @@ from lastgood.flows.turn_handle import QueuedTurn, TurnHandle
 from lastgood.flows.turn_outcome import Outcome
 from lastgood.flows.work.tasks import Tasks
 from lastgood.model.agents import AgentSpec
-from lastgood.model.answers import Answer, asked_call
+from lastgood.model.answers import Answer, answer_about
 from lastgood.model.attempts import (
     Ask,
     Attempt,
@@ -179,7 +179,7 @@ class Turns:
         plan = Plan(*await self.resolve(attempt.agent_key), base)
         begin = replace(self._starter.prepare(ask_of(request), plan, attempt.turn), attempt=attempt.id)
         taking_up = self._take_up(
-            attempt, found, begin, plan, {asked: replace(answer, call=asked_call(attempt.question))}, audit
+            attempt, found, begin, plan, {asked: answer_about(answer, attempt.question)}, audit
         )
         return await asyncio.shield(self._live.spawn(taking_up))
 

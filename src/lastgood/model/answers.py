@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -29,13 +29,14 @@ class AnswerAction(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Answer:
     """`reason` is for the model; `content` for the tool that needed it, with the `state` of its question.
-    `call`: the call that the question showed."""
+    `call`: the call that the question showed. `definition`: the digest of its tool's definition then."""
 
     action: AnswerAction
     reason: str = ""
     content: Mapping[str, Any] | None = None
     state: Mapping[str, Any] | None = None
     call: ToolCall | None = None
+    definition: str = ""
 
     @property
     def is_about_approval(self) -> bool:
@@ -48,8 +49,10 @@ class Answer:
         return self.action in (AnswerAction.ACCEPT, AnswerAction.DECLINE, AnswerAction.CANCEL)
 
 
-def asked_call(question: Mapping[str, Any]) -> ToolCall:
-    return ToolCall(str(question["call"]), str(question["tool"]), str(question["arguments"]))
+def answer_about(answer: Answer, question: Mapping[str, Any]) -> Answer:
+    """The answer, bound to what the question showed."""
+    call = ToolCall(str(question["call"]), str(question["tool"]), str(question["arguments"]))
+    return replace(answer, call=call, definition=str(question.get("definition", "")))
 
 
 def question_id(attempt: str, question: Mapping[str, Any]) -> str:
