@@ -17,7 +17,7 @@ from lastgood.engine.mcp.toolset import MOST_OF_ONE_SERVER
 from tests.e2e.api import Api
 from tests.e2e.command import until
 from tests.e2e.server import LiveServer
-from tests.mcp.conftest import SERVER
+from tests.mcp.conftest import SERVER, alive
 
 pytestmark = pytest.mark.slow
 
@@ -184,3 +184,15 @@ def test_stopping_the_server_ends_its_mcp_servers(tmp_path: Path) -> None:
         assert len(running) == 1
         assert started.stop() == 0
     assert not any(Path(f"/proc/{pid}").exists() for pid in running)
+
+
+def test_an_mcp_server_does_not_outlive_a_server_that_was_killed(tmp_path: Path) -> None:
+    """It notices neither the end of its input nor SIGTERM."""
+    odd = SERVER.with_name("odd_server.py")
+    agent = write_agent(tmp_path, "odd", {**STDIO, "args": [str(odd), "stays"]})
+    with LiveServer(tmp_path, str(agent), options=("--safety", "autonomous")) as started:
+        api = Api(started)
+        assert api.turn(api.session("odd"), "hello").status == 200
+        (pid,) = children(started, odd)
+        started.kill()
+        until(lambda: not alive(pid))

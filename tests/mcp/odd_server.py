@@ -4,7 +4,9 @@ python odd_server.py HOW: the parts of HOW are joined by commas.
 """
 
 import json
+import signal
 import sys
+import time
 from typing import Any
 
 HOW = set(sys.argv[1].split(","))
@@ -30,6 +32,12 @@ def tools(cursor: str | None) -> dict[str, Any]:
     if "schema" in HOW:
         schema = {"type": "object", "properties": {"sum": {"type": "integer"}}, "required": ["sum"]}
         return {"tools": [{**TOOLS[0], "outputSchema": schema}, *TOOLS[1:]]}
+    if "large-schema" in HOW:
+        large = {"type": "object", "properties": {"a": {"type": "string", "description": "x" * 70_000}}}
+        return {"tools": [*TOOLS, {"name": "large", "inputSchema": large}]}
+    if "much" in HOW:
+        about = {"inputSchema": {"type": "object", "title": "x" * 60_000}}
+        return {"tools": [{"name": f"tool_{number}", **about} for number in range(40)]}
     return {"tools": TOOLS}
 
 
@@ -80,3 +88,8 @@ for line in sys.stdin:
             called(request)
         case _:
             send({"id": request["id"], "error": {"code": -32601, "message": "unknown method"}})
+
+if "stays" in HOW:  # whatever becomes of whoever started it
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    while True:
+        time.sleep(60)

@@ -61,6 +61,19 @@ async def test_a_tool_without_a_name_is_left_out(servers: Servers) -> None:
     assert [tool.name for tool in offer.tools] == ["ledger_plain", "ledger_odd", "ledger_add"]
 
 
+async def test_a_tool_with_an_enormous_schema_is_left_out_and_named(servers: Servers) -> None:
+    offer = await odd(servers, "large-schema").offer()
+    assert [tool.name for tool in offer.tools] == ["ledger_plain", "ledger_odd", "ledger_add"]
+    assert "large (its schema has more than 65,536 bytes)" in offer.instruction
+
+
+async def test_all_tools_of_a_server_together_have_a_limit(servers: Servers) -> None:
+    offer = await odd(servers, "much").offer()
+    assert 0 < len(offer.tools) < 40
+    assert sum(len(str(tool.parameters)) for tool in offer.tools) <= 1024 * 1024
+    assert "tool_17 (the tools before it have 1,048,576 bytes, the limit)" in offer.instruction
+
+
 async def test_a_list_of_tools_has_the_time_limit_of_the_start(servers: Servers) -> None:
     program = odd(servers, "silent", lifecycle={"startup_timeout": 5, "call_timeout": 600})
     async with asyncio.timeout(120):

@@ -142,3 +142,13 @@ async def test_other_sessions_do_not_end_the_program_of_a_call_under_way(
     await turn("1")
     await engine.close()
     assert closed_meanwhile == ["2"]
+
+
+async def test_programs_of_one_label_never_take_the_place_of_each_others_tools() -> None:
+    """An approval or a rule for a name means one tool."""
+    same = (ToolsetSpec("live", options={"a": 1}), ToolsetSpec("live", options={"a": 2}))
+    agent = AgentSpec("a", "a", "builtin/scripted", "d", toolsets=(ToolsetSpec("plain"), *same))
+    boxes = Toolboxes({"plain": lambda spec: [tool("read")]}, {"live": Programs()}, None, None)
+    box = boxes.of(SessionId("s"), agent)
+    await box.ask_programs(agent, SessionPlace(DEFAULT_TENANT, SessionId("s"), None))
+    assert list(box.tools_of(agent)) == ["read", "notes_read", "list", "notes_read_2", "notes_list"]

@@ -95,7 +95,7 @@ class Toolbox:
                 names: set[str] = set()
                 for tool in _usable(spec, offered[1].tools):
                     # It never takes the place of another one: rules for that name meant the other.
-                    name = f"{offered[1].label}_{tool.name}"[-64:] if tool.name in built else tool.name
+                    name = _free_name(tool.name, offered[1].label, built)
                     built[name], specs[name] = replace(tool, name=name), spec
                     names.add(name)
                     _note_model(models, spec, name)
@@ -141,6 +141,18 @@ class Toolbox:
     async def close(self) -> None:
         programs, self._programs = list(self._programs.values()), {}
         await asyncio.gather(*(program.close() for program in programs))
+
+
+def _free_name(name: str, label: str, taken: Collection[str]) -> str:
+    """`name`, with the label of its program or a number where another tool has it. At most 64 characters."""
+    if name not in taken:
+        return name
+    labelled = found = f"{label}_{name}"[-64:]
+    number = 1
+    while found in taken:
+        number += 1
+        found = f"{labelled[:-4] if len(labelled) > 60 else labelled}_{number}"
+    return found
 
 
 def _is_deferred(spec: ToolsetSpec, name: str) -> bool:

@@ -21,6 +21,7 @@ from mcp.client._transport import TransportStreams
 from mcp.shared.message import SessionMessage
 
 from lastgood.engine.mcp.mcp_errors import ServerUnavailable
+from lastgood.engine.mcp.orphan_guard import OrphanGuard
 from lastgood.engine.mcp.stdio_lines import LineBuffer, OpenRequests
 from lastgood.engine.tools.cancellation import finish
 
@@ -97,7 +98,7 @@ class ServerProcess:
 
 @contextlib.asynccontextmanager
 async def stdio_transport(
-    command: ServerCommand, on_started: Callable[[ServerProcess], None]
+    command: ServerCommand, on_started: Callable[[ServerProcess], None], guard: OrphanGuard
 ) -> AsyncGenerator[TransportStreams, None]:
     pipe = asyncio.subprocess.PIPE
     try:
@@ -115,6 +116,7 @@ async def stdio_transport(
         raise ServerUnavailable(f"could not start {command.words[0]!r}: {why}") from None
     process = ServerProcess(started)
     on_started(process)
+    await guard.add(started.pid)
     incoming, read_stream = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     write_stream, outgoing = anyio.create_memory_object_stream[SessionMessage](0)
     requests = OpenRequests()
@@ -130,6 +132,7 @@ async def stdio_transport(
         yield read_stream, write_stream
     finally:
         await finish(_close(process, tasks, (incoming, read_stream, write_stream, outgoing)))
+        guard.remove(started.pid)
 
 
 async def _close(

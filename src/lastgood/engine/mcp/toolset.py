@@ -20,8 +20,10 @@ from typing import TYPE_CHECKING, Any
 from lastgood.core.mcp_servers import tool_name
 from lastgood.engine.mcp.call_progress import ProgressNotices
 from lastgood.engine.mcp.mcp_errors import ServerLimit, ServerUnavailable
+from lastgood.engine.mcp.orphan_guard import OrphanGuard
 from lastgood.engine.mcp.restart_note import restart_note, short_id
 from lastgood.engine.mcp.server_spec import ServerSpec, server_spec
+from lastgood.engine.mcp.tool_limits import usable_tools
 from lastgood.engine.tools.cancellation import in_thread
 from lastgood.engine.tools.command_environment import Environment
 from lastgood.engine.tools.program_tools import LiveProgram, Offer, SessionPlace
@@ -48,6 +50,7 @@ class McpToolset:
     ) -> None:
         self._environment, self._network, self.clock = environment, network, clock
         self._open: set[McpServer] = set()
+        self._guard = OrphanGuard()
         self._sweeper: asyncio.Task[None] | None = None
 
     def program(self, spec: ToolsetSpec, place: SessionPlace) -> LiveProgram:
@@ -92,7 +95,7 @@ class McpToolset:
         command = ServerCommand(
             spec.words(), spec.folder(server.place.working_dir), spec.environment(self._environment)
         )
-        return stdio_transport(command, connection.keep_process)
+        return stdio_transport(command, connection.keep_process, self._guard)
 
     def _take_place(self, server: McpServer) -> McpServer | None:
         """Returns the server that has to be stopped for it, whose place it has already."""
@@ -123,6 +126,7 @@ class McpToolset:
         if self._sweeper is not None:
             self._sweeper.cancel()
         await asyncio.gather(*(server.stop() for server in list(self._open)))
+        await self._guard.close()
 
 
 class McpServer:
@@ -156,14 +160,13 @@ class McpServer:
                 is_required=lifecycle.is_required,
             )
         chosen = self.spec.spec.tools
-        tools = tuple(
-            self._tool(tool) for tool in listed if tool.name and (chosen is None or tool.name in chosen)
-        )
-        own = self.spec.spec.instruction
-        theirs = connection.instructions
-        return Offer(
-            tools, own.replace(_ORIGINAL, theirs) if own else theirs, label=tool_name(self.spec.name, "")
-        )
+        wanted = [tool for tool in listed if tool.name and (chosen is None or tool.name in chosen)]
+        usable, left_out = usable_tools(wanted)
+        own, theirs = self.spec.spec.instruction, connection.instructions
+        instruction = own.replace(_ORIGINAL, theirs) if own else theirs
+        if left_out:
+            instruction += f"\nTools of MCP server {self.spec.name} that are left out: {', '.join(left_out)}"
+        return Offer(tuple(map(self._tool, usable)), instruction.strip(), label=tool_name(self.spec.name, ""))
 
     async def _connected(self) -> Connection:
         async with self._starting:
