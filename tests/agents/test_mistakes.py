@@ -262,7 +262,7 @@ def test_what_is_inside_of_an_unsupported_part_is_not_warned_about_again() -> No
     evaluator = "{model: a/b, type: boolean, instructions: x, cost: {cache_read: 1}}"
     text = f"agents: {{root: {{model: auto}}}}\nevaluators:\n  e: {evaluator}"
     assert [line for line, _ in warnings_of(text)] == [2]
-    text = "agents: {root: {model: auto, toolsets: [\n{type: memory, path: x, defer: true, toon: y}]}}"
+    text = "agents: {root: {model: auto, toolsets: [\n{type: tasks, path: x, defer: true, toon: y}]}}"
     assert [line for line, _ in warnings_of(text)] == [2]
 
 

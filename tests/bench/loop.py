@@ -33,6 +33,7 @@ from lastgood.model.messages import Message, user
 from lastgood.model.rules import RuleLayer
 from lastgood.model.usage import ModelAsked
 from lastgood.outside.secrets import Secrets
+from lastgood.ports.notes import Notes
 
 CHUNKS = 50
 TARGET = 3.0
@@ -161,6 +162,7 @@ class BenchWork:
     opens_session: bool = False
     is_followup: bool = False
     waited_at: str | None = None
+    notes: Notes | None = None
 
     @property
     def answers(self) -> Mapping[str, Answer]:

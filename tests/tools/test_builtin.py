@@ -27,7 +27,7 @@ from tests.tools.toolkit import Kit
 
 pytestmark = pytest.mark.anyio
 
-TYPES = {"echo", "fetch", "filesystem", "script", "shell", "think", "todo", "user_prompt"}
+TYPES = {"echo", "fetch", "filesystem", "memory", "script", "shell", "think", "todo", "user_prompt"}
 
 
 def test_the_first_toolsets() -> None:

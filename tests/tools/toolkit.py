@@ -15,6 +15,7 @@ from lastgood.model.ids import AttemptId, SessionId, TurnId
 from lastgood.model.messages import Message
 from lastgood.outside.network import SYSTEM, Network
 from lastgood.outside.secrets import Secrets
+from lastgood.ports.notes import Notes
 
 PATH = "/usr/local/bin:/usr/bin:/bin"
 
@@ -40,6 +41,7 @@ class Kit:
         self.tools: dict[str, Tool] = {tool.name: tool for tool in toolsets[kind](spec)}
         self.root = root
         self.messages: tuple[Message, ...] = ()
+        self.notes: Notes | None = None
         self.said: list[str] = []
         self.heard = asyncio.Event()  # something was said
 
@@ -57,6 +59,7 @@ class Kit:
             working_dir=self.root,
             messages=self.messages,
             say=self._hear,
+            notes=self.notes,
         )
 
     def _hear(self, text: str) -> None:

@@ -215,7 +215,7 @@ class AgentBuilder:
     # -- what it may do ------------------------------------------------------------------
 
     def _toolsets_of(self, fields: Fields) -> Iterator[ToolsetSpec]:
-        yield from _older_toolsets(fields, self._findings, self._trusted)
+        yield from _older_toolsets(fields, self._trusted)
         for one in fields.listed("toolsets"):
             spec = self._toolsets.build(one.raw)
             self._check_model(one.raw)
@@ -273,7 +273,7 @@ class AgentBuilder:
             yield value.raw.strip()
 
 
-def _older_toolsets(fields: Fields, findings: Findings, trusted: bool) -> Iterator[ToolsetSpec]:
+def _older_toolsets(fields: Fields, trusted: bool) -> Iterator[ToolsetSpec]:
     """What version 0 of the format said on the agent itself."""
     todo = fields.raw("todo", False)
     if todo:
@@ -283,8 +283,6 @@ def _older_toolsets(fields: Fields, findings: Findings, trusted: bool) -> Iterat
         yield ToolsetSpec("think", trusted=trusted)
     memory: Fields | None = fields.raw("memory")
     if memory is not None:
-        what = "tools of type 'memory' are not supported yet: the agent runs without these tools"
-        findings.warning(memory.place, what)
         yield ToolsetSpec("memory", options={"path": memory.text("path")}, trusted=trusted)
 
 

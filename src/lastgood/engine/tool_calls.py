@@ -153,6 +153,7 @@ class ToolCaller:
             messages=stage.conversation(),
             answer=stage.answer_to(call, work.answers),
             say=said.put_nowait,
+            notes=work.notes,
             program_tools=self._toolboxes.of(work.hold.session, work.agent).program_tools(
                 stage.agent, tool.name
             ),

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lastgood.errors import AttemptLost, HistoryDamaged
+from lastgood.flows.notes import AgentNotes
 from lastgood.model.agents import AgentSpec
 from lastgood.model.answers import Answer
 from lastgood.model.attempts import Hold, Step, StepKind, said
@@ -96,6 +97,10 @@ class AttemptWork:
                 session=self.hold.session,
             )
         return tuple(Step(StepKind.STEER, item.messages[0], queued=item.number) for item in waiting)
+
+    @property
+    def notes(self) -> AgentNotes:
+        return AgentNotes(self.run.deps.store, self.hold.tenant, self.agent.key, self.run.through_outage)
 
     @property
     def earlier(self) -> tuple[Message, ...]:

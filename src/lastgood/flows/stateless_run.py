@@ -28,6 +28,7 @@ from lastgood.errors import (
 from lastgood.flows.audit import denial_entry
 from lastgood.flows.dependencies import Dependencies
 from lastgood.flows.model_requests import ModelRequests
+from lastgood.flows.notes import AgentNotes, at_once
 from lastgood.flows.running_attempts import RunningAttempts
 from lastgood.flows.sessions import Sessions
 from lastgood.flows.submission import Reserve, Submission
@@ -61,6 +62,7 @@ class _Work:
     messages: tuple[Message, ...]
     options: CallOptions
     caller: str
+    notes: AgentNotes
     number: int = 1
     steps: tuple[Step, ...] = ()
     working_dir: str | None = None
@@ -119,7 +121,8 @@ class StatelessRuns:
         assert on_leave is OnLeave.CANCEL, "a run that is not stored ends with its client"
         id, steps = self._deps.ids.turn(), list[Step]()
         hold = Hold(tenant, self._deps.ids.session(), self._deps.ids.attempt(), 0)
-        work = _Work(agent, hold, id, messages, options, caller)
+        notes = AgentNotes(self._deps.store, tenant, agent.key, at_once)
+        work = _Work(agent, hold, id, messages, options, caller, notes)
         return StatelessRun(id, _counted(self._deps, self._live, work, user, steps), steps)
 
 

@@ -19,6 +19,7 @@ from lastgood.model.tokens import Token
 from lastgood.ports.activity import ActivityStore
 from lastgood.ports.attempts import AttemptStore, EventStore, QueueStore
 from lastgood.ports.imports import ImportStore
+from lastgood.ports.notes import NoteStore
 from lastgood.ports.sessions import SessionStore, TurnStore
 from lastgood.ports.tickets import TicketStore
 from lastgood.ports.usage import UsageStore
@@ -90,6 +91,7 @@ class Store(
     UsageStore,
     ActivityStore,
     TicketStore,
+    NoteStore,
     Protocol,
 ):
     alone: bool  # True: no other process can be using it, so whatever this one does not run is dead

@@ -14,6 +14,7 @@ from lastgood.model.ids import SessionId, TurnId
 from lastgood.model.messages import Message
 from lastgood.model.rules import RuleLayer
 from lastgood.model.usage import ModelAsked
+from lastgood.ports.notes import Notes
 
 
 class Work(Protocol):
@@ -67,6 +68,11 @@ class Work(Protocol):
 
     async def steers(self) -> tuple[Step, ...]:
         """Returns the steers that are not in its steps yet."""
+        ...
+
+    @property
+    def notes(self) -> Notes | None:
+        """What the agent keeps beyond its sessions; None: nothing."""
         ...
 
     @property

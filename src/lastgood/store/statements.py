@@ -60,6 +60,7 @@ def named(dialect: str) -> dict[str, str]:
         "usage",
         "activity",
         "tickets",
+        "notes",
         "database",
         f"work_{dialect}",
     ):

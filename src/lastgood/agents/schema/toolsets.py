@@ -186,7 +186,7 @@ _KEYS = {
     "working_dir": Key(TEXT, "the working directory of the server"),
     "lifecycle": Key(LIFECYCLE, "timeouts and restarts of the server"),
     "file_types": Key(TEXTS, "the file extensions that it handles"),
-    "path": Key(TEXT, "the file where it stores its data"),
+    "path": Key(TEXT, "where it stores its data; of a memory its name, not a file"),
     "url": Key(TEXT, "its URL"),
     "api_config": Key(API_CONFIG, "the request"),
     "webhook_config": Key(WEBHOOK_CONFIG, "where to send it"),
@@ -233,7 +233,7 @@ TOOLSET = Typed(
         "mcp_catalog": Variant(
             "lets the agent add MCP servers from a catalog", ("allowed_servers", "blocked_servers"), _WITHOUT
         ),
-        "memory": Variant("stores facts across sessions", ("path",), _WITHOUT),
+        "memory": Variant("stores facts across sessions", ("path",)),
         "tasks": Variant("keeps a task list in a file", ("path",), _WITHOUT),
         "file": Variant("edits one file at a time", _FILES, _WITHOUT),
         "background_jobs": Variant("runs commands in the background", ("env", "recall"), _WITHOUT),

@@ -13,6 +13,7 @@ from lastgood.engine.tools.arguments import checked
 from lastgood.engine.tools.command_environment import Environment
 from lastgood.engine.tools.echo import ECHO
 from lastgood.engine.tools.filesystem import filesystem_toolset
+from lastgood.engine.tools.memory import memory_toolset
 from lastgood.engine.tools.program_tools import LiveToolsets
 from lastgood.engine.tools.shell import script_toolset, shell_toolset
 from lastgood.engine.tools.think_and_todo import think_toolset, todo_toolset
@@ -34,6 +35,7 @@ def first_toolsets(
         "echo": lambda spec: [ECHO],
         "fetch": lambda spec: _fetch_toolset(spec, known, network),
         "filesystem": lambda spec: filesystem_toolset(spec, known),
+        "memory": memory_toolset,
         "script": lambda spec: script_toolset(spec, known),
         "shell": lambda spec: shell_toolset(spec, known),
         "think": think_toolset,

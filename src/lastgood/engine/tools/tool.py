@@ -13,6 +13,7 @@ from lastgood.model.agents import Effect, OnUnknown, ToolsetSpec
 from lastgood.model.answers import Answer
 from lastgood.model.ids import AttemptId, SessionId, TurnId
 from lastgood.model.messages import Message
+from lastgood.ports.notes import Notes
 
 
 def _silent(text: str) -> None:
@@ -38,6 +39,8 @@ class ToolUse:
     say: Callable[[str], None] = _silent
     #: The names of all tools of the program that this one belongs to, as the agent has them.
     program_tools: frozenset[str] = frozenset()
+    #: What the agent keeps beyond its sessions.
+    notes: Notes | None = None
 
 
 @dataclass(frozen=True, slots=True)

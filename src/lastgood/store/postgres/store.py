@@ -13,6 +13,7 @@ from lastgood.store.audit import SqlAudit
 from lastgood.store.claims import SqlClaims
 from lastgood.store.imports import SqlImports
 from lastgood.store.migrations import Migration
+from lastgood.store.notes import SqlNotes
 from lastgood.store.pointers import SqlPointers
 from lastgood.store.postgres.attempts import PostgresAttempts
 from lastgood.store.postgres.database import POOL_SIZE, PostgresDatabase, ReadSnapshot, open_database
@@ -54,6 +55,7 @@ class PostgresStore(
     SqlUsage,
     SqlActivity,
     SqlTickets,
+    SqlNotes,
     SqlRestores,
 ):
     #: Other nodes may hold what is found running; only an expired lease says that they do not.

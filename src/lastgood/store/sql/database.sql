@@ -48,6 +48,7 @@ SELECT 'events', count(*) FROM events UNION ALL
 SELECT 'queued', count(*) FROM queued UNION ALL
 SELECT 'tokens', count(*) FROM tokens UNION ALL
 SELECT 'stream_tickets', count(*) FROM stream_tickets UNION ALL
+SELECT 'notes', count(*) FROM notes UNION ALL
 SELECT 'workers', count(*) FROM workers UNION ALL
 SELECT 'runtimes', count(*) FROM runtimes UNION ALL
 SELECT 'agent_runtimes', count(*) FROM agent_runtimes UNION ALL

@@ -16,6 +16,7 @@ from lastgood.store.activity import SqlActivity
 from lastgood.store.audit import SqlAudit
 from lastgood.store.claims import SqlClaims
 from lastgood.store.imports import SqlImports
+from lastgood.store.notes import SqlNotes
 from lastgood.store.pointers import SqlPointers
 from lastgood.store.questions import SqlQuestions
 from lastgood.store.restores import SqlRestores
@@ -54,6 +55,7 @@ class SqliteStore(
     SqlUsage,
     SqlActivity,
     SqlTickets,
+    SqlNotes,
     SqlRestores,
 ):
     #: The process that opened the file is its only writer, so attempts it finds running have no holder.

@@ -249,6 +249,20 @@ CREATE TABLE stream_tickets (
 );
 CREATE INDEX stream_tickets_expired ON stream_tickets (expires_at);
 
+-- What agents keep beyond their sessions: memories and plans. No session owns them, so none takes them along when it
+-- is deleted.
+CREATE TABLE notes (
+    tenant     TEXT NOT NULL,
+    agent      TEXT NOT NULL,               -- the key of the agent whose tools wrote it
+    space      TEXT NOT NULL,               -- one of its collections
+    id         TEXT NOT NULL,
+    revision   BIGINT NOT NULL,
+    body       TEXT NOT NULL,               -- JSON
+    created_at DOUBLE PRECISION NOT NULL,
+    updated_at DOUBLE PRECISION NOT NULL,
+    PRIMARY KEY (tenant, agent, space, id)
+);
+
 CREATE TABLE workers (
     tenant       TEXT NOT NULL,
     id           TEXT NOT NULL,

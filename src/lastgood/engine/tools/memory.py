@@ -1,0 +1,152 @@
+"""`memory`: facts that an agent keeps from session to session.
+
+They are effects, like a written file: a turn that failed has stored them, too. Nothing of them is put into a
+prompt by itself; what the model reads is a tool result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import orjson
+
+from lastgood.core.memories import MOST_MEMORIES, Memory, memory_id, search, why_not_stored
+from lastgood.engine.tools.cancellation import in_thread
+from lastgood.engine.tools.tool import Tool, ToolFailed, ToolUse
+from lastgood.model.agents import Effect, OnUnknown, ToolsetSpec
+from lastgood.model.notes import Note, NoteAdded
+from lastgood.ports.notes import Notes
+
+_TEXT = {"type": "string"}
+_ID = {**_TEXT, "description": "The id of the memory"}
+_CATEGORY = {**_TEXT, "description": "A category, for example preference, fact, project or decision"}
+
+
+def memory_toolset(spec: ToolsetSpec) -> Sequence[Tool]:
+    space = f"memory:{spec.options.get('path') or ''}"
+
+    async def add(use: ToolUse) -> str:
+        text, category = _content(use)
+        id = memory_id(use.key, text, category)
+        added = await _notes(use).add(space, id, _body(text, category), MOST_MEMORIES)
+        if added is NoteAdded.FULL:
+            raise ToolFailed(f"there are {MOST_MEMORIES:,} memories, which is the limit; delete some first")
+        return f"Memory stored with the id {id}."
+
+    async def get(use: ToolUse) -> str:
+        notes = await _notes(use).list(space)
+        return await in_thread(lambda stop: _listing(map(_memory, notes)))
+
+    async def find(use: ToolUse) -> str:
+        notes = await _notes(use).list(space)
+        query, category = use.arguments.get("query", ""), use.arguments.get("category", "")
+        return await in_thread(lambda stop: _listing(search(map(_memory, notes), query, category)))
+
+    async def update(use: ToolUse) -> str:
+        text, category = _content(use)
+        id = use.arguments["id"]
+        there = await _notes(use).find(space, id)
+        if there is None:
+            raise _unknown(id)
+        body = _body(text, category or _memory(there).category)
+        if await _notes(use).replace(space, id, body) is None:
+            raise _unknown(id)
+        return f"Memory {id} updated."
+
+    async def delete(use: ToolUse) -> str:
+        id = use.arguments["id"]
+        if not await _notes(use).delete(space, id):
+            raise _unknown(id)
+        return f"Memory {id} deleted."
+
+    text = {**_TEXT, "description": "What to remember"}
+    words = {**_TEXT, "description": "Words that the memory must contain, all of them"}
+    return [
+        _tool(
+            "add_memory",
+            "Stores a fact for later sessions: a preference, a decision, something about the project. Update "
+            "an existing memory instead of adding it again.",
+            add,
+            ("memory",),
+            memory=text,
+            category=_CATEGORY,
+        ),
+        _reads("get_memories", "Lists all memories. Prefer search_memories.", get),
+        _reads(
+            "search_memories",
+            "Finds memories by words and category. Use it before you answer something that depends on "
+            "earlier sessions.",
+            find,
+            query=words,
+            category=_CATEGORY,
+        ),
+        _tool(
+            "update_memory",
+            "Replaces the text of a memory, and its category if one is given.",
+            update,
+            ("id", "memory"),
+            id=_ID,
+            memory=text,
+            category=_CATEGORY,
+        ),
+        _tool("delete_memory", "Deletes a memory.", delete, ("id",), id=_ID),
+    ]
+
+
+def _notes(use: ToolUse) -> Notes:
+    if use.notes is None:
+        raise ToolFailed("this run cannot keep memories")
+    return use.notes
+
+
+def _content(use: ToolUse) -> tuple[str, str]:
+    text, category = use.arguments["memory"].strip(), use.arguments.get("category", "").strip()
+    problem = why_not_stored(text, category)
+    if problem is not None:
+        raise ToolFailed(problem)
+    return text, category
+
+
+def _unknown(id: str) -> ToolFailed:
+    return ToolFailed(f"there is no memory with the id {id!r}; search_memories shows the ids")
+
+
+def _body(text: str, category: str) -> str:
+    return orjson.dumps({"memory": text, "category": category}).decode()
+
+
+def _memory(note: Note) -> Memory:
+    try:
+        plain = orjson.loads(note.body)
+        return Memory(note.id, str(plain["memory"]), str(plain["category"]), note.created_at)
+    except (orjson.JSONDecodeError, KeyError, TypeError):
+        return Memory(note.id, "[This memory is damaged; delete it]", "", note.created_at)
+
+
+def _listing(memories: Iterable[Memory]) -> str:
+    found = [
+        {
+            "id": memory.id,
+            "created_at": datetime.fromtimestamp(memory.created_at, UTC).isoformat(timespec="seconds"),
+            "memory": memory.text,
+            **({"category": memory.category} if memory.category else {}),
+        }
+        for memory in memories
+    ]
+    return orjson.dumps(found).decode()
+
+
+_Run = Callable[[ToolUse], Awaitable[str]]
+
+
+def _reads(name: str, about: str, run: _Run, /, **properties: dict[str, Any]) -> Tool:
+    schema = {"type": "object", "properties": properties, "required": []}
+    return Tool(name, about, schema, run, on_unknown=OnUnknown.REPEAT, effect=Effect.SAFE)
+
+
+def _tool(name: str, about: str, run: _Run, required: Sequence[str], /, **properties: dict[str, Any]) -> Tool:
+    """Made again, these calls do what they did: so they are repeated after a crash."""
+    schema = {"type": "object", "properties": properties, "required": list(required)}
+    return Tool(name, about, schema, run, on_unknown=OnUnknown.REPEAT, effect=Effect.DESTRUCTIVE)
