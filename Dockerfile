@@ -14,7 +14,8 @@ COPY src src
 # The build backend is the locked one from above.
 RUN pip install --no-cache-dir --no-build-isolation --no-deps .
 
-USER lastgood
+# A number: `runAsNonRoot` of Kubernetes cannot tell who a name is.
+USER 10001
 WORKDIR /data
 VOLUME /data
 ENV LASTGOOD_DATA_DIR=/data LASTGOOD_LISTEN=0.0.0.0:8080 PYTHONDONTWRITEBYTECODE=1

@@ -175,7 +175,7 @@ def build_engine(settings: Settings, secrets: Secrets, tracing: Tracing = OFF) -
         live_toolsets(secrets),
         now=time.time,
         safety=Safety(settings.safety),
-        work_dirs=settings.data_dir / "work",
+        work_dirs=settings.work_dirs,
         working_dir_root=settings.working_dir_root,
         scrub=secrets.scrub,
         environment=Environment(os.environ, secrets),

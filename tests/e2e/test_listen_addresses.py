@@ -112,7 +112,7 @@ async def test_a_unix_socket_serves_its_owner_alone(short: Path) -> None:
             assert (await wire.get("/v1/models", origin="https://evil.test")).status == 403
             assert (await wire.get("/v1/models", x_forwarded_for="203.0.113.7")).status == 200
         server.tell(signal.SIGTERM)
-        await until(lambda: _has_said(server, "Shutting down"))
+        await until(lambda: _has_said(server, "closing connections"))
         assert not server.path.exists()  # before it stopped to listen, so that nobody takes it for dead
         assert await server.ended() == 0
         assert {line["peer"] for line in server.requests()} == {"unix"}

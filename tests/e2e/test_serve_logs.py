@@ -93,7 +93,9 @@ def test_the_banner_says_whether_a_token_is_needed(tmp_path: Path) -> None:
         assert re.search(r"OpenAI-compatible API +http://127\.0\.0\.1:\d+/v1\n", text)
     env = {"MY_TOKEN": "0123456789abcdef"}
     with Served(tmp_path / "other", options=("--token-env", "MY_TOKEN"), env=env) as server:
-        assert re.search(r"authentication +on: every request needs a token", server.stderr.read_text())
+        text = server.stderr.read_text()
+        assert re.search(r"authentication +on: every request needs a token", text)
+        assert re.search(r"console +http://127\.0\.0\.1:\d+/ \(sign in with a token\)\n", text)
 
 
 def test_a_broken_file_that_was_named_stops_the_start_unless_it_was_good_before(

@@ -12,6 +12,8 @@ from lastgood.model.agents import AUTO
 from lastgood.server.server import Server
 from lastgood.settings import Settings
 
+_NAME_WIDTH = 22
+
 
 async def greet(server: Server, settings: Settings, main: Listener, metrics: Listener | None) -> None:
     for line in await warn_of_agents(server):
@@ -21,9 +23,9 @@ async def greet(server: Server, settings: Settings, main: Listener, metrics: Lis
         announce("warning: no agents: the directory contains no agent file (*.yaml, *.yml)")
     announce(f"Lastgood serves {one_line(agents) or 'no agents'} on {main.place}")
     for line in await offline_agents(server):
-        announce(f"  {one_line(line)}")
+        announce(f"  {one_line(line)}", indent=4)
     for name, value in _facts(server, settings, main, metrics):
-        announce(f"  {name:22}  {value}")
+        announce(f"  {name:{_NAME_WIDTH}}  {value}", indent=_NAME_WIDTH + 4)
 
 
 def _facts(
@@ -33,7 +35,8 @@ def _facts(
         return f"{settings.public_url}{path}" if settings.public_url else main.url(path)
 
     if "console" in settings.only:
-        yield "console", url("/")
+        signs_in = server.asks_for_token and settings.proxy_user_header is None
+        yield "console", url("/") + (" (sign in with a token)" if signs_in else "")
     if "chat" in settings.only:
         yield "OpenAI-compatible API", url("/v1")
     if "api" in settings.only:

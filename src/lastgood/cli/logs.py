@@ -55,6 +55,7 @@ def configure_logs(stream: TextIO, level: int = logging.INFO) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level)
+    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)  # we log starts and stops ourselves
     _collect_no_more_than_is_shown()
 
 

@@ -96,9 +96,18 @@ def remark(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def announce(text: str) -> None:
-    """Prints a line on stderr that people should read."""
-    print(harmless(text), file=sys.stderr, flush=True)
+def announce(text: str, indent: int = 0) -> None:
+    """Prints a line on stderr that people should read, on a terminal within its width."""
+    text = harmless(text)
+    if sys.stderr.isatty():
+        import shutil
+        import textwrap
+
+        width = max(shutil.get_terminal_size().columns - 1, indent + 20)
+        text = textwrap.fill(
+            text, width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False
+        )
+    print(text, file=sys.stderr, flush=True)
 
 
 def escape_json(document: str) -> str:

@@ -125,6 +125,9 @@ async def _here(
         why = None if args.model else _why_offline(app.deps.engine, agent)
         if why is not None:
             remark(f"the offline scripted model answers, which only repeats what you say: {why}")
+        if text is None and agent.toolsets and args.session is None:
+            new = f"a new directory in {settings.work_dirs}; --working-dir names another"
+            remark(f"tools work in {one_line(args.working_dir or new)}")
         commands = SlashCommands(source.key, agent, _environment(settings))
         place = LocalBackend(app, args.working_dir)
         talk = await _begin(place, key, _model_of(app.deps.engine, agent), args, interrupts)

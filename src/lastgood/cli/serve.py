@@ -11,6 +11,7 @@ import argparse
 import asyncio
 import gc
 import logging
+import os
 import signal
 import sys
 from collections.abc import Iterator, Sequence
@@ -106,16 +107,19 @@ async def _serve(
         await greet(server, settings, main, metrics)
         serving = [asyncio.create_task(web.serve(sockets=[place.socket])) for place, web in webs]
         notify_systemd(READY, f"serving on {main.place}")
+        log.info("serving", extra={"fields": {"address": main.place, "pid": os.getpid()}})
         ending = asyncio.create_task(stopping.wait())
         await asyncio.wait({*serving, ending}, return_when=asyncio.FIRST_COMPLETED)
         ending.cancel()
         notify_systemd(STOPPING, "finishing running turns")
-        log.info("shutting down", extra={"fields": {"seconds": server.grace_seconds}})
+        log.info("shutting down", extra={"fields": {"grace_seconds": server.grace_seconds}})
         await server.finish(hurried)
         for place, web in webs:
             place.leave()
             web.should_exit = True
+        log.info("closing connections")
         await asyncio.gather(*serving)
+    log.info("stopped")
     return 0
 
 

@@ -155,6 +155,11 @@ class Settings:
     )
 
     @property
+    def work_dirs(self) -> Path:
+        """Where sessions get their working directories, if they name none."""
+        return self.data_dir / "work"
+
+    @property
     def aliases(self) -> Mapping[str, AliasSetting]:
         return self.config.agents if self.config else {}
 
