@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from lastgood.agents.editor_schema import json_schema
 from tests.agents.corpus import FILES, FOLDER, expected, findings_of
@@ -37,6 +38,31 @@ def test_check_explains_a_file(tmp_path: Path) -> None:
         "a sub-agent has its own list",
         f"{FOLDER}/shared-toolsets.yaml: valid, 1 warning",
     ]
+
+
+def test_check_shows_who_wrote_a_file_and_what_for(tmp_path: Path) -> None:
+    metadata = {
+        "author": "Ada",
+        "license": "MIT",
+        "description": "Sums",
+        "readme": "# Sums\nIt adds.",
+        "version": "1.10",
+        "tags": ["a", "b"],
+    }
+    file = {"agents": {"root": {"model": "auto"}}, "metadata": metadata}
+    (tmp_path / "agent.yaml").write_text(yaml.safe_dump(file))
+    said = lastgood("agents", "check", "agent.yaml", cwd=tmp_path).stdout
+    for line in (
+        "author: Ada",
+        "license: MIT",
+        "description: Sums",
+        "readme: # Sums",
+        "version: 1.10",
+        "tags: a, b",
+    ):
+        assert f"\n  {line}\n" in said
+    told = json.loads(lastgood("agents", "check", "--json", "agent.yaml", cwd=tmp_path).stdout)
+    assert told[0]["metadata"] == metadata
 
 
 def test_check_spells_models_out(tmp_path: Path) -> None:

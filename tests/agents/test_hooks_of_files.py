@@ -82,7 +82,16 @@ def test_a_hook_that_could_never_run_is_an_error(hook: str, words: str) -> None:
             "tool_response_transform: [{hooks: [{type: builtin, command: limit_large_tool_results}]}]",
             "'limit_large_tool_results' is not supported yet: long results are always cut",
         ),
-        ("tool_guard: [{hooks: [{type: evaluator, evaluator: e}]}]", "'evaluator' are not supported yet"),
+        (
+            "tool_guard: [{hooks: [{type: evaluator, evaluator: e, evaluator_policy: "
+            "{decisions: {a: allow}, min_probability: 0.5, fallback: ask}}]}]",
+            "'evaluator' are not supported yet",
+        ),
+        (
+            "tool_guard: [{hooks: [{type: evaluator, evaluator: e, routing_policy: "
+            "{routes: {a: root}, min_probability: 0.5}}]}]",
+            "'evaluator' are not supported yet",
+        ),
         ("turn_start: [{type: model, model: auto, prompt: p, schema: x}]", "'x' is not supported yet"),
         ("pre_compact: [{type: command, command: a}]", "conversations are not summarized"),
     ],

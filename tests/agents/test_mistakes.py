@@ -275,3 +275,50 @@ def test_a_newer_version_is_read_with_a_warning() -> None:
     [(line, message)] = warnings_of("version: 17\nagents: {root: {model: auto}}")
     assert line == 1
     assert "it is read as version 16" in message
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "expression"),
+    [
+        ("agents:\n  root:\n    model: auto\n    instruction: Hi ${env.USER}\n", 4, "${env.USER}"),
+        (
+            "agents:\n  root:\n    model: auto\n    welcome_message: Hi ${env.A || 'you'}\n",
+            4,
+            "${env.A || 'you'}",
+        ),
+        (
+            "agents:\n  root:\n    model: auto\n    toolsets:\n"
+            "      - type: fetch\n        headers:\n          A: ${headers.Authorization}\n",
+            7,
+            "${headers.Authorization}",
+        ),
+        (
+            "agents: {root: {model: auto}}\nmcps:\n  a:\n    remote:\n      url: https://a.example.com\n"
+            "      headers: {A: \"${env.A || 'b'}\"}\n",
+            6,
+            "${env.A || 'b'}",
+        ),
+        (
+            "agents:\n  root:\n    model: auto\n    toolsets:\n"
+            "      - {type: shell, env: {A: \"${env.A ? '1' : '2'}\"}}\n",
+            5,
+            "${env.A ? '1' : '2'}",
+        ),
+    ],
+)
+def test_an_expression_that_is_not_evaluated_is_a_warning(text: str, line: int, expression: str) -> None:
+    what = f"`{expression}` is not supported here yet: it is left as it is written"
+    assert warnings_of(text) == [(line, what)]
+
+
+def test_http_to_another_machine_needs_a_private_network() -> None:
+    text = (
+        "agents:\n  root:\n    model: auto\n    toolsets:\n      - type: mcp\n        remote: {url: %s}\n%s"
+    )
+    for url, more, found in (
+        ("http://wiki.local:80/mcp", "", [6]),
+        ("http://wiki.local:80/mcp", "        allow_private_ips: true\n", []),
+        ("http://localhost:80/mcp", "", []),
+        ("https://wiki.example.com/mcp", "", []),
+    ):
+        assert [line for line, _ in warnings_of(text % (url, more))] == found

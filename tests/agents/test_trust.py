@@ -50,6 +50,13 @@ def test_its_post_edit_commands_are_left_out_and_reported() -> None:
     assert (line, "may not run commands after edits" in message) == (6, True)
 
 
+def test_its_models_are_not_named_by_variables() -> None:
+    text = "agents: {root: {model: m}}\nmodels:\n  m: {provider: openai, model: '${env.OPENAI_API_KEY}'}\n"
+    assert warnings_of(text) == []
+    [(line, message)] = errors_of(text, trusted=False)
+    assert (line, "may not use variables as the name of a model" in message) == (3, True)
+
+
 def test_its_commands_get_no_variables() -> None:
     text = "agents:\n  root:\n    model: auto\n    commands:\n      a: x ${env.HOME}\n      b: y ${args}\n"
     assert warnings_of(text) == []

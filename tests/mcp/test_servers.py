@@ -15,13 +15,16 @@ from lastgood.engine.mcp import toolset
 from lastgood.engine.mcp.restart_note import STARTED_AGAIN
 from lastgood.engine.mcp.server_connection import Connection
 from lastgood.engine.mcp.server_spec import server_spec
-from lastgood.engine.mcp.toolset import McpServer
+from lastgood.engine.mcp.toolset import McpServer, McpToolset
+from lastgood.engine.tools.command_environment import Environment
 from lastgood.engine.tools.program_tools import LiveProgram
 from lastgood.engine.tools.tool import NeedsInput, ToolFailed, ToolInterrupted
 from lastgood.model.agents import ToolsetSpec
 from lastgood.model.answers import Answer, AnswerAction
 from lastgood.model.ids import TenantId
 from lastgood.model.messages import ToolCall, assistant, tool_result
+from lastgood.outside.network import Network
+from lastgood.outside.secrets import Secrets
 from tests.mcp.conftest import SERVER, Servers, alive, offered
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
@@ -331,6 +334,7 @@ async def test_docker_references_need_docker(servers: Servers, monkeypatch: pyte
 
 class _Locked(http.server.BaseHTTPRequestHandler):
     def do_POST(self) -> None:
+        self.server.__dict__.setdefault("asked", []).append(self.headers)
         self.rfile.read(int(self.headers.get("content-length", 0)))
         self.send_response(401)
         self.send_header("www-authenticate", 'Bearer resource_metadata="https://auth.example.com/x"')
@@ -352,6 +356,32 @@ async def test_a_server_that_wants_OAuth_is_named_with_what_to_do(servers: Serve
         site.shutdown()
     assert "it answered 401 Unauthorized; it offers OAuth, which is not supported yet" in problem
     assert "send a token that it accepts in `remote.headers`" in problem
+
+
+async def test_a_remote_server_gets_the_headers_of_the_file(servers: Servers) -> None:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Locked) as site:
+        threading.Thread(target=site.serve_forever, daemon=True).start()
+        headers = {"Authorization": "Bearer ${env.TOKEN}", "X-Team": "blue"}
+        remote = {"url": f"http://127.0.0.1:{site.server_port}/mcp", "headers": headers}
+        await servers.program(remote=remote).offer()
+        site.shutdown()
+    asked = site.__dict__["asked"][0]
+    assert (asked["Authorization"], asked["X-Team"]) == ("Bearer token-5511", "blue")
+
+
+async def test_a_file_may_open_private_networks_to_its_servers(servers: Servers) -> None:
+    async def resolve(host: str, port: int) -> list[str]:
+        return ["10.0.0.1"]
+
+    servers.toolset = McpToolset(Environment({}, Secrets({})), Network(resolve, {"10.0.0.1": "127.0.0.1"}))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Locked) as site:
+        threading.Thread(target=site.serve_forever, daemon=True).start()
+        remote = {"url": f"http://wiki.example.com:{site.server_port}/mcp"}
+        closed = (await servers.program(remote=remote).offer()).problem
+        opened = (await servers.program(remote=remote, allow_private_ips=True).offer()).problem
+        site.shutdown()
+    assert "is blocked" in closed
+    assert "401" in opened
 
 
 async def test_a_command_that_is_not_installed_is_named_with_its_package(servers: Servers) -> None:

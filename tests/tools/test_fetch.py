@@ -1,10 +1,12 @@
 """I39: fetching reaches public hosts only, through every redirect, and takes no more than it may."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import pytest
+from aiohttp import web
 
 from lastgood.engine.tools.fetch import PAGE_BYTES
 from lastgood.engine.tools.tool import ToolFailed
@@ -239,3 +241,25 @@ async def test_I41_headers_of_the_file_go_to_the_host_and_their_keys_to_nobody_e
     )
     await stranger("fetch", urls=[at(site, "/")])
     assert CANARY not in str(site.asked[-1].headers)
+
+
+async def test_a_file_may_open_private_networks(site: Website) -> None:
+    inside = Network(resolve, {PRIVATE: "127.0.0.1"}, contexts()[1])
+    site.says("/", "from inside", headers={"Content-Type": "text/plain"})
+    url = at(site, "/", "internal.example.com")
+    assert "not a public address" in await Kit("fetch", None, network=inside).fails("fetch", urls=[url])
+    assert "from inside" in await Kit("fetch", None, network=inside, allow_private_ips=True)(
+        "fetch", urls=[url]
+    )
+    stranger = Kit("fetch", None, network=inside, allow_private_ips=True, trusted=False)
+    assert "not a public address" in await stranger.fails("fetch", urls=[url])
+
+
+async def test_a_file_may_say_how_long_a_page_is_waited_for(site: Website) -> None:
+    async def never(request: web.Request) -> web.StreamResponse:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    site.pages["/"] = never
+    failed = await Kit("fetch", None, network=NETWORK, timeout=1).fails("fetch", urls=[at(site, "/")])
+    assert "1 s" in failed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ import yaml
 from lastgood.model.agents import ModelSpec
 from tests.agents.corpus import parse, warnings_of
 from tests.wires.conftest import Wired, wired_to
-from tests.wires.dialects import KEY_NAME, Says
+from tests.wires.dialects import KEY, KEY_NAME, KEYS, Says
 from tests.wires.server import Request
 
 pytestmark = pytest.mark.anyio
@@ -28,6 +29,7 @@ _MODELS = {
 def file_with(wire: str, url: str, model: str | None, provider: bool, keys: dict[str, Any]) -> str:
     """`provider`: the keys are those of the model's provider."""
     name, known = _MODELS[wire]
+    url += "/v1" if wire == "chat" else ""
     key = {} if wire == "bedrock" else {"token_key": KEY_NAME}
     section: dict[str, Any] = {"provider": name, "model": model or known, "base_url": url, **key}
     plain: dict[str, Any] = {"agents": {"root": {"model": "m"}}}
@@ -111,7 +113,12 @@ async def test_a_setting_of_a_model_or_its_provider_is_sent(
             {_OPTS: {"top_k": 4, "repetition_penalty": 1.15}},
             {"top_k": 4, "repetition_penalty": 1.15},
         ),
-        ("chat", None, {_OPTS: {"extra_body": {"user": "me"}}}, {"user": "me"}),
+        (
+            "chat",
+            None,
+            {_OPTS: {"extra_body": {"user": "me"}, "typical_p": 0.5}},
+            {"user": "me", "typical_p": 0.5},
+        ),
         ("chat", None, {_OPTS: {"stream_options": False}}, {"stream_options": None}),
         ("anthropic", None, {"thinking_budget": "none"}, {"thinking": None}),
         ("anthropic", None, {"thinking_budget": "low"}, {"thinking.type": "enabled"}),
@@ -262,3 +269,28 @@ def test_options_say_which_attachments_a_model_accepts(options: dict[str, Any], 
     text = file_with("chat", "http://localhost", None, False, {_OPTS: options})
     assert parse(text).agents["root"].models["m"].accepts == accepts
     assert json.dumps(warnings_of(text)) == "[]"
+
+
+@pytest.mark.parametrize("wire", list(_MODELS))
+async def test_the_key_is_the_one_that_the_file_names(wire: str) -> None:
+    async with wired_to(wire) as wired:
+        await sent(wired, {}, None)
+        assert wired.seen.key == KEY
+
+
+async def test_an_account_of_amazon_is_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "credentials").write_text(
+        "[other]\naws_access_key_id = AKIAOTHER\naws_secret_access_key = x\n"
+    )
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
+    async with wired_to("bedrock") as wired:
+        for more, account in (({}, KEYS["AWS_ACCESS_KEY_ID"]), ({"profile": "other"}, "AKIAOTHER")):
+            options = {"endpoint_url": wired.server.url, "region": "eu-west-1", **more}
+            name, model = _MODELS["bedrock"]
+            section = {"provider": name, "model": model, _OPTS: options}
+            text = yaml.safe_dump({"agents": {"root": {"model": "m"}}, "models": {"m": section}})
+            assert warnings_of(text) == []
+            await wired.ask(Says(("Hi.",)), spec=parse(text).agents["root"].models["m"])
+            signed = wired.server.requests[-1].headers["authorization"]
+            assert f"Credential={account}/" in signed
+            assert "/eu-west-1/bedrock/" in signed

@@ -16,6 +16,7 @@ from lastgood.agents.commands import Commands
 from lastgood.agents.findings import Findings, Location, hint
 from lastgood.agents.hook_builder import HookBuilder, redacts_prompts
 from lastgood.agents.model_resolver import ModelResolver
+from lastgood.agents.placeholders import check_text
 from lastgood.agents.schema_reader import Fields, Value
 from lastgood.agents.skill_builder import SkillBuilder
 from lastgood.agents.subagents import check_forced, local_agents
@@ -68,6 +69,7 @@ class AgentBuilder:
     def build(self) -> dict[str, AgentSpec]:
         """Returns the agents in the order of the file, without their members. References are checked."""
         for name, fields in self._agents.items():
+            check_text(fields, ("description", "instruction", "welcome_message"), self._findings)
             if "/" in name:
                 self._findings.error(fields.place, f"the agent's name '{name}' cannot contain '/'")
             check_forced(fields, self._agents, self._findings)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator
 
 from lastgood.agents.findings import Findings, Location, hint
+from lastgood.agents.placeholders import check_filled
 from lastgood.agents.schema_reader import Fields, Value
 from lastgood.core.hooks import CONTRACTS, JUDGEMENT
 from lastgood.model.hooks import DEFAULT_SECONDS, HookEvent, HookKind, HookSpec, OnHookError
@@ -114,6 +115,7 @@ class HookBuilder:
 
     def _hook(self, event: HookEvent, fields: Fields, matcher: str) -> Iterator[HookSpec]:
         kind = fields.text("type")
+        check_filled(fields, self._findings)
         usable = kind in list(HookKind) and {
             HookKind.COMMAND: self._is_command,
             HookKind.BUILTIN: self._is_builtin,

@@ -187,7 +187,10 @@ class ModelResolver:
         if custom is not None:
             options |= {"api_type": custom.text("api_type")} if "api_type" in custom else {}
             options |= custom.raw("provider_opts", {})
-        return options | (fields.raw("provider_opts", {}) if fields is not None else {})
+        options |= fields.raw("provider_opts", {}) if fields is not None else {}
+        counts = (one.raw("track_usage") for one in (fields, custom) if one is not None)
+        counted = next((one for one in counts if one is not None), True)
+        return options if counted else {"stream_options": False, **options}
 
     # -- providers ---------------------------------------------------------------------
 
@@ -226,6 +229,10 @@ class ModelResolver:
 
     def _guarded(self, spec: ModelSpec, *given: Fields | None) -> ModelSpec:
         """An untrusted file that names both an address and a key would have the key sent to its author."""
+        if "${" in spec.model:
+            place = next(fields for fields in given if fields is not None).at("model")
+            what = "an agent file from a URL may not use variables as the name of a model"
+            self.findings.error(place, f"{what}; {_OUTSIDE}")
         key = "base_url" if spec.base_url else "provider_opts"
         address = spec.base_url or (spec.provider in SIGNED and spec.options.get("endpoint_url"))
         if not address:

@@ -36,6 +36,8 @@ _OWN = {
 }
 #: For Lastgood itself, whatever the provider is.
 _OURS = frozenset({"context_size"})
+#: Those of any provider.
+SUPPORTED = _OURS.union(_CHAT, *_OWN.values())
 #: What is so without asking for it.
 _ALWAYS = {"disable_prompt_caching": True, "transport": "sse"}
 

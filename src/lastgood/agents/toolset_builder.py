@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from ipaddress import ip_network
 from typing import Any
+from urllib.parse import urlsplit
 
 from lastgood.agents.findings import Findings, Location, hint
+from lastgood.agents.placeholders import check_filled, check_text
 from lastgood.agents.schema_reader import Fields, Value
+from lastgood.core.egress import is_named_loopback
 from lastgood.model.agents import ToolsetSpec
 
 _NAMED = ("type", "tools", "instruction")
@@ -37,6 +40,7 @@ class ToolsetBuilder:
         }
         for name, fields in mcps.items():
             self._check_server(name, fields)
+            self._check_values(fields)
         self.named = {name: self.build(fields) for name, fields in named.items()}
 
     def _check_server(self, name: str, fields: Fields) -> None:
@@ -51,6 +55,7 @@ class ToolsetBuilder:
         if not kind:
             return None
         self._check_lists(fields)
+        self._check_values(fields)
         if "post_edit" in fields and not self._trusted:
             what = "an agent file from a URL may not run commands after edits: these are ignored"
             self._findings.warning(fields.at("post_edit"), what)
@@ -81,6 +86,28 @@ class ToolsetBuilder:
             if "env" in server and "env" in fields:
                 own["env"] = {**server["env"], **own["env"]}
         return own
+
+    def _check_values(self, fields: Fields) -> None:
+        check_text(fields, ("instruction",), self._findings)
+        remote: Fields | None = fields.raw("remote")
+        scripts: list[Fields] = [one.raw for one in fields.named("shell").values()]
+        for section in (fields, *scripts, *(() if remote is None else (remote,))):
+            check_filled(section, self._findings)
+        if remote is not None and self._trusted and not fields.raw("allow_private_ips", False):
+            self._check_address(remote)
+
+    def _check_address(self, remote: Fields) -> None:
+        try:
+            parts = urlsplit(remote.text("url"))
+            is_near = is_named_loopback(parts.hostname or "")
+        except ValueError:
+            return  # what is wrong with it is said when it is called
+        if parts.scheme == "http" and not is_near:
+            what = (
+                "http to another machine is not supported without `allow_private_ips: true`; add it if the "
+                "server is in a private network, else use https"
+            )
+            self._findings.warning(remote.at("url"), what)
 
     def _check_lists(self, fields: Fields) -> None:
         for key in ("allow_list", "deny_list", "allowed_domains", "blocked_domains"):

@@ -90,6 +90,9 @@ def _check(path: Path) -> Checked:
 def _print(checked: Checked, connected: Sequence[Connected]) -> None:
     if checked.file is not None:
         print_line(f"{checked.path}: {count(len(checked.file.agents), 'agent')}")
+        for name, value in checked.file.metadata.items():
+            shown = ", ".join(value) if isinstance(value, list) else value.strip().partition("\n")[0]
+            print_line(_indented(f"  {name}: {shown}"))
         for agent in checked.file.agents.values():
             for line in _about(agent, first=agent.name == checked.file.root):
                 print_line(_indented(line))
@@ -164,6 +167,7 @@ def _as_json(checked: Checked, connected: Sequence[Connected]) -> dict[str, Any]
         "ok": not checked.errors,
         "version": None if file is None else file.version,
         "root": None if file is None else file.root,
+        "metadata": {} if file is None else file.metadata,
         "agents": [] if file is None else [_agent_json(agent) for agent in file.agents.values()],
         "findings": checked.findings,
     }

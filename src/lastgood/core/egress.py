@@ -125,7 +125,7 @@ def judge_url(url: str, policy: Policy) -> AllowedUrl | Denial:
         return Denial("the URL must not contain a user name or password")
     if port == 0:
         return Denial("port 0 is not valid")
-    loopback = _is_named_loopback(host)
+    loopback = is_named_loopback(host)
     if loopback and not policy.loopback:
         return Denial(f"{host} is a loopback host, which is not allowed")
     if scheme == "http" and not loopback and not policy.private:
@@ -163,7 +163,7 @@ def shown(url: str) -> str:
         return "the URL"
 
 
-def _is_named_loopback(host: str) -> bool:
+def is_named_loopback(host: str) -> bool:
     if host == "localhost":
         return True
     try:

@@ -29,6 +29,10 @@ class Secrets:
             self._handed_out[value] = name
         return value
 
+    def plain(self, name: str) -> str | None:
+        """A value that is no secret, such as the name of a model: it is not redacted from anything."""
+        return self._values.get(name, "").strip() or None
+
     def scrub(self, text: str) -> str:
         """The text with every key that was handed out replaced by its name."""
         # The longest first: of a key that begins like another, nothing may stay.

@@ -125,7 +125,7 @@ _SAMPLING = {
     "presence_penalty": Key(Number(least=-2, most=2), "penalty for tokens that occurred before"),
     "parallel_tool_calls": Key(FLAG, "whether the model may call several tools at once"),
     "provider_opts": Key(Anything(mapping=True), "provider options, passed through"),
-    "track_usage": Key(FLAG, "usage is always counted"),
+    "track_usage": Key(FLAG, "`false`: do not ask the provider for usage, which is then not counted"),
     "thinking_budget": Key(
         THINKING,
         "the reasoning effort, or the maximum number of reasoning tokens; 0: no reasoning",
@@ -166,7 +166,7 @@ MODEL = Section(
         ),
         "title_model": Key(TEXT, "the model that generates session titles"),
         "cost": Key(COST, "its prices"),
-        "bypass_models_gateway": Key(FLAG, "ignored: there is no models gateway"),
+        "bypass_models_gateway": Key(FLAG, "always so: there is no models gateway"),
         "routing": Key(
             ListOf(MODEL_ROUTE), "other models for requests like these examples; else this one answers"
         ),

@@ -99,7 +99,7 @@ class HookRunner:
     async def _command(
         self, hook: HookSpec, given: Mapping[str, Any], place: HookPlace
     ) -> HookOutput | Failure:
-        variables, longest = self._environment.filled(hook.env, trusted=True)
+        variables, longest = self._environment.filled(hook.env, trusted=True, canonical=True)
         # A prompt may have megabytes, and encoding it would hold up everybody else.
         # Not by orjson: a model may have written half a character into its arguments.
         body = (await asyncio.to_thread(json.dumps, dict(given))).encode()

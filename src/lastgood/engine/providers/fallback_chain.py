@@ -10,7 +10,7 @@ import asyncio
 import random
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
 
 from lastgood.core.context import fitting
@@ -94,7 +94,12 @@ class FallbackChain:
     def models(
         self, ref: str, fallbacks: Sequence[str], models: Models, choice: str
     ) -> tuple[ModelSpec, ...]:
-        return chain_of(ref, fallbacks, models, self._providers.has_key, choice, self.otherwise)
+        first, *others = chain_of(ref, fallbacks, models, self._providers.has_key, choice, self.otherwise)
+        chain = [self._providers.named(first)]
+        for model in others:
+            with suppress(KeyRefused):
+                chain.append(self._providers.named(model))
+        return tuple(chain)
 
     def context_size(self, model: ModelSpec) -> int:
         """0: not known, or not yet."""

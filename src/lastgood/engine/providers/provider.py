@@ -60,6 +60,10 @@ class Providers(Protocol):
         """Raises ModelUnknown for an unsupported provider."""
         ...
 
+    def named(self, model: ModelSpec) -> ModelSpec:
+        """With its real name. Raises KeyRefused if its name is a variable that is not set."""
+        ...
+
     def has_key(self, model: ModelSpec) -> bool:
         """Whether the API key it needs is set. Sends no request."""
         ...

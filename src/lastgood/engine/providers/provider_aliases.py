@@ -7,7 +7,7 @@ called.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import lru_cache
@@ -147,9 +147,17 @@ def missing_key(*models: ModelSpec) -> KeyRefused:
 
 def expand(text: str, secrets: Secrets) -> str:
     """`${NAME}` replaced by what the environment holds: addresses and headers may need an account's id."""
+    return _replaced(text, secrets.get)
 
+
+def with_its_name(model: ModelSpec, secrets: Secrets) -> ModelSpec:
+    """A model whose name is a variable, or has one in it, by the name that the environment holds."""
+    return replace(model, model=_replaced(model.model, secrets.plain)) if "${" in model.model else model
+
+
+def _replaced(text: str, read: Callable[[str], str | None]) -> str:
     def value(match: re.Match[str]) -> str:
-        found = secrets.get(match[1])
+        found = read(match[1])
         if found is None:
             raise KeyRefused(f"{match[1]} is not set; set it in the environment and send the turn again")
         return found

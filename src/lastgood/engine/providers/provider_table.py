@@ -22,6 +22,7 @@ from lastgood.engine.providers.provider_aliases import (
     alias_of,
     key_names,
     needs_key,
+    with_its_name,
 )
 from lastgood.errors import ModelUnknown
 from lastgood.model.agents import ModelSpec
@@ -62,6 +63,10 @@ class ProviderTable:
         if not _has_extra():
             raise ModelUnknown(f"{model.provider} needs a package that is not installed; run {EXTRA}")
         return self._direct
+
+    def named(self, model: ModelSpec) -> ModelSpec:
+        """With its real name. Raises KeyRefused if its name is a variable that is not set."""
+        return with_its_name(model, self._secrets)
 
     def has_key(self, model: ModelSpec) -> bool:
         """Also False if the extra is not installed: its key cannot be used."""

@@ -17,6 +17,8 @@ from lastgood.outside.secrets import Secrets
 
 _HARMLESS = frozenset({"PATH", "HOME", "LANG", "LANGUAGE", "TMPDIR", "USER", "LOGNAME", "TZ"})
 _DEFAULTS = {"PATH": "/usr/local/bin:/usr/bin:/bin", "TERM": "dumb"}
+#: What values of hooks and scripts may hold: a `$` alone is a `$` there.
+_CANONICAL = re.compile(r"\$\{env\.([A-Za-z_]\w*)\}")
 #: `${env.NAME}`, `${NAME}` or `$NAME`
 _PLACEHOLDER = re.compile(r"\$(?:\{(?:env\.)?([A-Za-z_]\w*)\}|([A-Za-z_]\w*))")
 
@@ -45,10 +47,12 @@ class Environment:
         """As `of`: a hook may run again, too."""
         return self.harmless() | {"LASTGOOD_TOOL_KEY": key, "LASTGOOD_ATTEMPT": str(attempt_number)}
 
-    def filled(self, values: Mapping[str, Any], trusted: bool) -> tuple[dict[str, str], int]:
+    def filled(
+        self, values: Mapping[str, Any], trusted: bool, *, canonical: bool = False
+    ) -> tuple[dict[str, str], int]:
         """A file's variables with their placeholders filled, and the length of the longest secret in them.
 
-        Only for trusted files: others could send our keys away.
+        Only for trusted files: others could send our keys away. `canonical`: only `${env.NAME}` is one.
         """
         plain = {str(name): str(value) for name, value in values.items()}
         if not trusted:
@@ -58,7 +62,7 @@ class Environment:
 
         def fill(found: re.Match[str]) -> str:
             nonlocal longest
-            name = found[1] or found[2]
+            name = found[found.lastindex or 1]
             if name in harmless:
                 return harmless[name]
             value = self.secrets.get(name)
@@ -69,4 +73,5 @@ class Environment:
             longest = max(longest, len(value))
             return value
 
-        return {name: _PLACEHOLDER.sub(fill, value) for name, value in plain.items()}, longest
+        form = _CANONICAL if canonical else _PLACEHOLDER
+        return {name: form.sub(fill, value) for name, value in plain.items()}, longest

@@ -47,15 +47,16 @@ class Shell:
         """`given` are variables from the call, `own` those the file has beside the command."""
         if "\x00" in line:
             raise ToolFailed("a command cannot contain a NUL character")
-        named = {**(self.spec.options.get("env") or {}), **own}
-        from_file, longest = self.environment.filled(named, self.spec.trusted)
+        filled, trusted = self.environment.filled, self.spec.trusted
+        of_toolset, longest = filled(self.spec.options.get("env") or {}, trusted)
+        of_script, longer = filled(own, trusted, canonical=True)
         command = ProcessSpec(
             words=(SHELL, "-c", line),
             folder=_folder(use, folder),
-            environment={**self.environment.of(use), **from_file, **given},
+            environment={**self.environment.of(use), **of_toolset, **of_script, **given},
             seconds=seconds,
             scrub=self.environment.secrets.scrub,
-            longest_key=longest,
+            longest_key=max(longest, longer),
         )
         return await run(command, use.say)
 
