@@ -53,9 +53,18 @@ TESTS: dict[str, str] = {
         " structured_output.mode",
         test_a_sub_agent_does_a_task_and_returns_its_result="agent.sub_agents",
         test_a_handoff_makes_another_agent_answer_from_then_on="agent.handoffs",
+        test_a_shared_skill_runs_on_its_model="file.skills agent.use_skills skill.model",
         test_the_next_model_answers_after_the_retries_and_the_first_one_is_skipped="agent.fallback"
         " fallback.models fallback.retries fallback.cooldown",
         test_the_oldest_version_has_other_keys="file.version agent.name agent.think agent.todo model.type",
+    ),
+    "agent.skills": "e2e/test_skills.py::test_only_the_named_skills_count",
+    **_each(
+        "e2e/test_skills.py::",
+        test_inline_skills_are_listed_and_read_and_their_commands_do_not_run="skill.name skill.description"
+        " skill.instructions",
+        test_a_forked_skill_runs_apart_with_the_tools_it_names="skill.context skill.allowed_tools"
+        " skill.toolsets",
     ),
     **_each(
         _COMMANDS,
@@ -182,6 +191,8 @@ OPTIONS: dict[str, str] = {
     "seed": "wires/test_chat_faults.py::test_settings_have_their_names",
     "supports_images": f"{_MODELS}test_a_model_is_sent_the_attachments_that_it_accepts",
     "supports_pdf": f"{_MODELS}test_a_model_is_sent_the_attachments_that_it_accepts",
+    "context_size": "surfaces/test_console_sessions.py::"
+    "test_a_turn_shows_its_share_of_the_context_where_the_size_is_known",
     "api_version": "wires/test_references.py::test_azure_needs_an_address",
     **dict.fromkeys(
         ("region", "profile", "endpoint_url"), f"{_SETTINGS}test_an_account_of_amazon_is_the_files"

@@ -45,7 +45,7 @@ def _keys(owner: str, keys: Iterable[tuple[str, Key]]) -> Iterator[str]:
 
 
 @cache
-def tests_of(file: str) -> frozenset[str]:
+def names_in(file: str) -> frozenset[str]:
     body = ast.parse((TESTS_FOLDER / file).read_text()).body
     return frozenset(one.name for one in body if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef))
 
@@ -63,7 +63,7 @@ def test_the_tests_are_there() -> None:
     missing = []
     for key, named in (TESTS | OPTIONS).items():
         file, _, test = named.partition("::")
-        if test not in tests_of(file):
+        if test not in names_in(file):
             missing.append((key, named))
     assert missing == []
 

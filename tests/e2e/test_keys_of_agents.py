@@ -192,6 +192,19 @@ def test_a_handoff_makes_another_agent_answer_from_then_on(files: AgentFiles) ->
     assert "You took over." in files.turn(key, session=ended.session).system
 
 
+def test_a_shared_skill_runs_on_its_model(files: AgentFiles) -> None:
+    skill = {"name": "job", "description": "Does it", "instructions": "JOB: do it.", "context": "fork"}
+    key = files.serve(
+        models={"second": files.model_at("second")},
+        skills={"team": [{**skill, "model": "second"}]},
+        agents={"root": {"model": "m", "use_skills": ["team"]}},
+    )
+    task = files.script("the task", says("did it"))
+    ended = files.turn(key, calls("run_skill", name="job", task="the task"))
+    assert ended.results == ["did it"]
+    assert [one["model"] for one in task.requests] == ["second"]
+
+
 # -- models ------------------------------------------------------------------------------------
 
 
