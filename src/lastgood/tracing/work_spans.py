@@ -229,6 +229,9 @@ class TracedProviders:
     def find(self, model: ModelSpec) -> Provider:
         return TracedProvider(self._providers.find(model), self._spans)
 
+    def named(self, model: ModelSpec) -> ModelSpec:
+        return self._providers.named(model)
+
     def has_key(self, model: ModelSpec) -> bool:
         return self._providers.has_key(model)
 
