@@ -71,30 +71,31 @@ class ChatStreamParser:
             self._plain += data
             self._check(len(self._plain))
             return []
-        chunks: list[Chunk] = []
         for line in self._lines.feed(data):
             if line.startswith(b"data:"):
-                chunks += self._data(line[5:])
+                self._data(line[5:])
                 if self.done:
                     break
             elif self._event and not line.strip():
-                chunks += self._event_ends()
+                self._event_ends()
         self._check(self._completion.size)
-        return _joined(chunks) if len(chunks) > 1 else chunks
+        return self._completion.chunks()
 
     def _check(self, size: int) -> None:
         if size > self._limits.answer_bytes or self._read > self._limits.stream_bytes:
             raise self._garbled("a response above the size limit")
 
-    def _data(self, data: bytes) -> tuple[Chunk, ...]:
+    def _data(self, data: bytes) -> None:
         if self._event:
-            return self._event_goes_on(data)
+            self._event_goes_on(data)
+            return
         # Nearly every event is one line, so a line that is JSON is one; only what is not waits for more.
         try:
             piece = orjson.loads(data)
         except orjson.JSONDecodeError:
             piece = self._odd(data)
-        return self._take(piece) if piece is not None else ()
+        if piece is not None:
+            self._take(piece)
 
     def _odd(self, data: bytes) -> Any:
         """Not JSON, or not for orjson: the end, half a character, or the beginning of an event in lines."""
@@ -109,14 +110,13 @@ class ChatStreamParser:
         self._event_goes_on(data)
         return None
 
-    def _event_goes_on(self, data: bytes) -> tuple[Chunk, ...]:
+    def _event_goes_on(self, data: bytes) -> None:
         self._event.append(data)
         self._event_bytes += len(data) + 1
         if self._event_bytes > self._limits.line_bytes:
             raise self._garbled("an incomplete event")
-        return ()
 
-    def _event_ends(self) -> tuple[Chunk, ...]:
+    def _event_ends(self) -> None:
         # Looked at here and not at every line: an event in very many lines would cost its square.
         joined = b"\n".join(self._event)
         self._event, self._event_bytes = [], 0
@@ -126,30 +126,34 @@ class ChatStreamParser:
             piece = None
         if piece is None:
             raise self._garbled("an event that is not JSON")
-        return self._take(piece)
+        self._take(piece)
 
-    def _take(self, piece: Any) -> tuple[Chunk, ...]:
+    def _take(self, piece: Any) -> None:
         try:
             if piece.get("error") or piece.get("object") == "error":
                 raise refusal_in_stream(self._model, piece, self._secrets)
-            return self._completion.take(piece)
+            self._completion.take(piece)
+            return
         except (AttributeError, KeyError, TypeError, ValueError, IndexError):
             fault = self._garbled("JSON that is not a chat completion")
         raise fault
 
-    def end(self) -> tuple[Chunk, ...]:
+    def end(self) -> list[Chunk]:
         """There are no more bytes. What has no line end yet may still be the last line."""
         if self._plain is not None:
-            return self._whole(bytes(self._plain))
+            self._whole(bytes(self._plain))
+            return self._completion.chunks()
         rest = self._lines.rest()
         if self.done or (not self._event and (not rest.strip() or rest.startswith(b":"))):
-            return ()
-        chunks = self._data(rest[5:]) if rest.startswith(b"data:") else ()
-        if self._event or (self._completion.size and not rest.startswith(b"data:")):
+            return []
+        is_data = rest.startswith(b"data:")
+        if is_data:
+            self._data(rest[5:])
+        if self._event or (self._completion.size and not is_data):
             raise self._cut()
-        return chunks
+        return self._completion.chunks()
 
-    def _whole(self, body: bytes) -> tuple[Chunk, ...]:
+    def _whole(self, body: bytes) -> None:
         """An answer from a server that does not stream."""
         try:
             piece = orjson.loads(body)
@@ -157,10 +161,9 @@ class ChatStreamParser:
             piece = None
         if piece is None:
             raise self._garbled("a body that is not JSON")
-        chunks = self._take(piece)
+        self._take(piece)
         if self._completion.finish is None and piece.get("choices"):
             self._completion.finish = "stop"  # it came whole, whether they say so or not
-        return chunks
 
     def answer(self) -> ModelAnswer:
         """The answer, if this is all of one. A stream that ends without saying why was cut."""
@@ -187,15 +190,3 @@ class ChatStreamParser:
 
     def _garbled(self, what: str) -> ModelGarbled:
         return ModelGarbled(f"{self._model.ref} sent {what}; nothing was committed. Check its base_url")
-
-
-def _joined(chunks: list[Chunk]) -> list[Chunk]:
-    """What came at once is shown at once: each chunk has a long way to go from here."""
-    joined: list[Chunk] = []
-    pieces: list[str] = []
-    for number, chunk in enumerate(chunks):
-        pieces.append(chunk.text)
-        if number + 1 == len(chunks) or chunks[number + 1].kind is not chunk.kind:
-            joined.append(Chunk("".join(pieces), chunk.kind))
-            pieces = []
-    return joined

@@ -17,7 +17,6 @@ from lastgood.model.agents import ModelSpec
 from lastgood.model.messages import Message, Reasoning, Role, ToolCall
 from lastgood.model.sessions import MOST_TOKENS, Usage
 
-_NOTHING: tuple[Chunk, ...] = ()
 _TOO_LONG = frozenset({"length", "max_tokens", "max_output_tokens", "model_length"})
 #: What a piece counts for beside its text, so that many empty ones are no way around a limit.
 _PIECE_BYTES = 64
@@ -79,7 +78,19 @@ class _PartialCall:
 class CompletionBuilder:
     """`size` is how much of what came is kept, about: enough to set a limit by."""
 
-    __slots__ = ("_calls", "_details", "_text", "_thoughts", "_thoughts_key", "_usage", "finish", "size")
+    __slots__ = (
+        "_calls",
+        "_details",
+        "_kind",
+        "_ready",
+        "_shown",
+        "_text",
+        "_thoughts",
+        "_thoughts_key",
+        "_usage",
+        "finish",
+        "size",
+    )
 
     def __init__(self) -> None:
         self._text = _Text()
@@ -88,75 +99,97 @@ class CompletionBuilder:
         self._details: list[dict[str, Any]] = []
         self._calls: list[_PartialCall] = []
         self._usage: dict[str, Any] = {}
+        self._ready: list[Chunk] = []
+        self._shown: list[str] = []  # the pieces of the chunk that is not complete yet
+        self._kind = ChunkKind.TEXT  # of that chunk
         self.finish: str | None = None
         self.size = 0
 
-    def take(self, piece: dict[str, Any]) -> tuple[Chunk, ...]:
-        """One piece of the stream, or a whole answer. What can be shown of it at once comes back."""
+    def take(self, piece: dict[str, Any]) -> None:
+        """Adds one piece of the stream, or a whole answer."""
         usage = piece.get("usage")
         if usage.__class__ is dict:
             self._usage = usage
         choices = piece.get("choices")
         if not choices:
-            return _NOTHING
+            return
         choice = choices[0]
         finish = choice.get("finish_reason")
         if finish:
             self.finish = finish.lower()
         delta = choice.get("delta") or choice.get("message")
         if not delta:
-            return _NOTHING
+            return
         content = delta.get("content")
         if content.__class__ is str and (len(delta) == 1 or (len(delta) == 2 and "role" in delta)):
-            return self._say(content)
-        return self._take_all(delta, content)
+            self._say(content)
+        else:
+            self._take_all(delta, content)
 
-    def _say(self, piece: str) -> tuple[Chunk, ...]:
+    def chunks(self) -> list[Chunk]:
+        """Returns what can be shown and was not returned before. Neighbours of one kind are one chunk: each
+        chunk has a long way to go from here."""
+        if self._shown:
+            self._end_chunk()
+        ready, self._ready = self._ready, []
+        return ready
+
+    def _say(self, piece: str) -> None:
         text = self._text.add(piece)
-        self.size += len(text)
-        return (Chunk(text),) if text else _NOTHING
+        if text:
+            self._show(text, ChunkKind.TEXT)
 
-    def _think(self, piece: str, key: str) -> tuple[Chunk, ...]:
+    def _think(self, piece: str, key: str) -> None:
         text = self._thoughts.add(piece)
         self._thoughts_key = key
-        self.size += len(text)
-        return (Chunk(text, ChunkKind.REASONING),) if text else _NOTHING
+        if text:
+            self._show(text, ChunkKind.REASONING)
 
-    def _take_all(self, delta: dict[str, Any], content: Any) -> tuple[Chunk, ...]:
+    def _show(self, text: str, kind: ChunkKind) -> None:
+        if kind is not self._kind:
+            if self._shown:
+                self._end_chunk()
+            self._kind = kind
+        self._shown.append(text)
+        self.size += len(text)
+
+    def _end_chunk(self) -> None:
+        self._ready.append(Chunk("".join(self._shown), self._kind))
+        self._shown = []
+
+    def _take_all(self, delta: dict[str, Any], content: Any) -> None:
         """Everything that is not plain text."""
-        chunks: tuple[Chunk, ...] = _NOTHING
+        has_thoughts = False
         for key in ("reasoning_content", "reasoning"):
             if delta.get(key):
-                chunks += self._think(delta[key], key)
+                self._think(delta[key], key)
+                has_thoughts = True
                 break
         details = delta.get("reasoning_details")
         if details:
             shown = "".join(map(self._detail, details))
-            if shown and not chunks:
-                chunks += self._think(shown, "reasoning")
+            if shown and not has_thoughts:
+                self._think(shown, "reasoning")
         if isinstance(content, list):
             for part in content:
-                chunks += self._part(part)
+                self._part(part)
         elif content:
-            chunks += self._say(content)
+            self._say(content)
         if delta.get("refusal"):
-            chunks += self._say(delta["refusal"])
+            self._say(delta["refusal"])
         for call in delta.get("tool_calls") or ():
             self._call(call)
-        return chunks
 
-    def _part(self, part: dict[str, Any]) -> tuple[Chunk, ...]:
+    def _part(self, part: dict[str, Any]) -> None:
         """Mistral's way: a list of what was thought and what is said."""
         match part["type"]:
             case "text":
-                return self._say(part["text"])
+                self._say(part["text"])
             case "thinking":
                 thought = part["thinking"]
                 if isinstance(thought, list):
                     thought = "".join(piece.get("text") or "" for piece in thought)
-                return self._think(thought, "reasoning")
-            case _:
-                return _NOTHING
+                self._think(thought, "reasoning")
 
     def _detail(self, detail: dict[str, Any]) -> str:
         """OpenRouter's way: typed pieces that belong together by type and index. What can be shown of one."""
