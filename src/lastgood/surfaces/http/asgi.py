@@ -268,8 +268,7 @@ async def send_stream(
     sending = asyncio.create_task(outgoing.send_all(stream.pieces))
     leaving = asyncio.create_task(_until_gone(request.receive))
     try:
-        any_of: set[asyncio.Future[None]] = {sending, leaving, outgoing.stuck, request.ending}
-        await asyncio.wait(any_of, return_when=asyncio.FIRST_COMPLETED)
+        await _first_of(sending, leaving, outgoing.stuck, request.ending)
         is_there = sending.done() or not (leaving.done() or outgoing.stuck.done())
         await _stop(sending)
         await outgoing.stop()
@@ -372,7 +371,24 @@ async def _stop(task: asyncio.Future[Any]) -> None:
     """Cancelled, and waited for: what it holds is free afterwards."""
     if not task.done():
         task.cancel()
-        await asyncio.wait({task})
+        await _first_of(task)
+
+
+async def _first_of(*futures: asyncio.Future[Any]) -> None:
+    """Returns when one of them is done. Every stream waits twice, and asyncio.wait builds sets each time."""
+    waiter = asyncio.get_running_loop().create_future()
+
+    def wake(_: asyncio.Future[Any]) -> None:
+        if not waiter.done():
+            waiter.set_result(None)
+
+    for future in futures:
+        future.add_done_callback(wake)
+    try:
+        await waiter
+    finally:
+        for future in futures:
+            future.remove_done_callback(wake)
 
 
 def _start(status: int, headers: Mapping[str, str]) -> dict[str, Any]:
