@@ -122,7 +122,7 @@ class CompletionBuilder:
             return
         content = delta.get("content")
         if content.__class__ is str and (len(delta) == 1 or (len(delta) == 2 and "role" in delta)):
-            self._say(content)
+            self._show(self._text.add(content), ChunkKind.TEXT)
         else:
             self._take_all(delta, content)
 
@@ -135,17 +135,15 @@ class CompletionBuilder:
         return ready
 
     def _say(self, piece: str) -> None:
-        text = self._text.add(piece)
-        if text:
-            self._show(text, ChunkKind.TEXT)
+        self._show(self._text.add(piece), ChunkKind.TEXT)
 
     def _think(self, piece: str, key: str) -> None:
-        text = self._thoughts.add(piece)
         self._thoughts_key = key
-        if text:
-            self._show(text, ChunkKind.REASONING)
+        self._show(self._thoughts.add(piece), ChunkKind.REASONING)
 
     def _show(self, text: str, kind: ChunkKind) -> None:
+        if not text:
+            return
         if kind is not self._kind:
             if self._shown:
                 self._end_chunk()
@@ -190,6 +188,8 @@ class CompletionBuilder:
                 if isinstance(thought, list):
                     thought = "".join(piece.get("text") or "" for piece in thought)
                 self._think(thought, "reasoning")
+            case _:
+                pass
 
     def _detail(self, detail: dict[str, Any]) -> str:
         """OpenRouter's way: typed pieces that belong together by type and index. What can be shown of one."""
