@@ -26,6 +26,8 @@ from lastgood.outside.network import SYSTEM
 from lastgood.outside.secrets import Secrets
 
 SERVER = Path(__file__).parent / "server.py"
+#: For what any server shows: importing the SDK takes the other one most of a second.
+SMALL_SERVER = SERVER.with_name("small_server.py")
 SECRETS = {"CANARY": "canary-1f7a", "TOKEN": "token-5511"}
 
 
@@ -50,6 +52,9 @@ class Servers:
 
     def stdio(self, how: str = "stdio", **options: Any) -> LiveProgram:
         return self.program(command=sys.executable, args=[str(SERVER), how], **options)
+
+    def small(self, **options: Any) -> LiveProgram:
+        return self.program(command=sys.executable, args=[str(SMALL_SERVER)], **options)
 
     async def call(
         self,

@@ -1,20 +1,45 @@
 """A server of the revision 2025-06-18 without a library: it starts in a moment, so that many can."""
 
 import json
+import os
 import sys
 from typing import Any
+
+ABOUT = {
+    "protocolVersion": "2025-06-18",
+    "capabilities": {"tools": {}},
+    "serverInfo": {"name": "small", "version": "1"},
+    "instructions": "Sums are made with add.",
+}
+TOOLS = ("add", "count", "die", "environment", "where")
+_count = 0
+
+
+def call(name: str, given: dict[str, Any]) -> str:
+    global _count
+    match name:
+        case "add":
+            return str(given["a"] + given["b"])
+        case "count":
+            _count += 1
+            return str(_count)
+        case "die":
+            os._exit(given.get("code", 3))
+        case "environment":
+            return " ".join(sorted(os.environ))
+        case _:
+            return os.getcwd()
 
 
 def result(message: dict[str, Any]) -> dict[str, Any]:
     match message["method"]:
         case "initialize":
-            about = {"name": "small", "version": "1"}
-            return {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": about}
+            return ABOUT
         case "tools/list":
-            return {"tools": [{"name": "add", "inputSchema": {"type": "object"}}]}
+            return {"tools": [{"name": name, "inputSchema": {"type": "object"}} for name in TOOLS]}
         case _:
-            given = message["params"]["arguments"]
-            return {"content": [{"type": "text", "text": str(given["a"] + given["b"])}]}
+            asked = message["params"]
+            return {"content": [{"type": "text", "text": call(asked["name"], asked["arguments"])}]}
 
 
 for line in sys.stdin:

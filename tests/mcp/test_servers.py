@@ -111,24 +111,24 @@ async def test_a_server_that_needs_input_stops_and_is_called_again_with_it(serve
 
 
 async def test_I39_a_server_sees_nothing_of_our_environment(servers: Servers) -> None:
-    seen = set((await servers.call(servers.stdio(), "environment")).split())
+    seen = set((await servers.call(servers.small(), "environment")).split())
     assert "CANARY" not in seen
     assert seen <= {"HOME", "PATH", "LANG", "LC_CTYPE", "TERM", "TMPDIR", "USER", "LOGNAME", "TZ"}
-    given = servers.stdio(env={"PRINTER": "${env.TOKEN}"}, session="2")
+    given = servers.small(env={"PRINTER": "${env.TOKEN}"}, session="2")
     assert "PRINTER" in (await servers.call(given, "environment")).split()
 
 
 async def test_a_variable_that_is_not_set_is_named(servers: Servers) -> None:
-    offer = await servers.stdio(env={"A": "${env.MISSING}"}).offer()
+    offer = await servers.small(env={"A": "${env.MISSING}"}).offer()
     assert "MISSING, which is not set" in offer.problem
 
 
 async def test_a_server_works_in_the_working_directory(servers: Servers) -> None:
     (servers.folder / "inner").mkdir()
-    assert await servers.call(servers.stdio(), "where") == str(servers.folder)
-    inner = servers.stdio(working_dir="inner")
+    assert await servers.call(servers.small(), "where") == str(servers.folder)
+    inner = servers.small(working_dir="inner")
     assert await servers.call(inner, "where") == str(servers.folder / "inner")
-    assert "outside" in (await servers.stdio(working_dir="../..").offer()).problem
+    assert "outside" in (await servers.small(working_dir="../..").offer()).problem
 
 
 async def test_I39_an_untrusted_file_starts_no_command(servers: Servers, tmp_path: Path) -> None:
@@ -181,7 +181,7 @@ async def test_a_call_that_hangs_fails_at_its_time_limit(servers: Servers) -> No
 
 
 async def test_a_server_that_dies_in_a_call_is_a_tool_error_and_starts_again(servers: Servers) -> None:
-    program = servers.stdio()
+    program = servers.small()
     await servers.call(program, "count")
     first = pid_of(program)
     with pytest.raises(ToolInterrupted, match="whether the call took effect is unknown"):
@@ -196,7 +196,7 @@ async def test_a_server_that_dies_in_a_call_is_a_tool_error_and_starts_again(ser
 
 async def test_a_first_call_says_nothing_of_restarts(servers: Servers) -> None:
     now = (assistant("", ToolCall("call_1", "count", "{}")),)
-    assert await servers.call(servers.stdio(), "count", messages=now) == "1"
+    assert await servers.call(servers.small(), "count", messages=now) == "1"
 
 
 async def test_a_large_result_comes_whole_and_a_larger_one_is_a_tool_error(servers: Servers) -> None:
@@ -268,7 +268,7 @@ async def dies(servers: Servers, program: LiveProgram, code: int = 3) -> None:
     [{"restart": "never"}, {"profile": "strict"}, {"profile": "best-effort"}, {"max_restarts": 0}],
 )
 async def test_a_server_that_may_not_restart_stays_dead(servers: Servers, lifecycle: dict[str, Any]) -> None:
-    program = servers.stdio(lifecycle=lifecycle)
+    program = servers.small(lifecycle=lifecycle)
     assert isinstance(program, McpServer)
     await offered(program)
     await program.stop()  # idle: that is no death
@@ -279,7 +279,7 @@ async def test_a_server_that_may_not_restart_stays_dead(servers: Servers, lifecy
 
 
 async def test_max_restarts_counts_the_deaths_since_a_call_succeeded(servers: Servers) -> None:
-    program = servers.stdio(lifecycle={"max_restarts": 1})
+    program = servers.small(lifecycle={"max_restarts": 1})
     for _ in range(3):
         await dies(servers, program)
         assert await servers.call(program, "add", {"a": 1, "b": 1}) == "2"
@@ -290,7 +290,7 @@ async def test_max_restarts_counts_the_deaths_since_a_call_succeeded(servers: Se
 
 
 async def test_a_server_that_dies_again_and_again_is_started_after_a_pause(servers: Servers) -> None:
-    program = servers.stdio(lifecycle={"backoff": {"initial": 10}})
+    program = servers.small(lifecycle={"backoff": {"initial": 10}})
     await dies(servers, program)
     await dies(servers, program)
     assert "it ended" in (await program.offer()).problem
@@ -299,7 +299,7 @@ async def test_a_server_that_dies_again_and_again_is_started_after_a_pause(serve
 
 
 async def test_on_failure_does_not_restart_a_server_that_exited_without_one(servers: Servers) -> None:
-    program = servers.stdio(lifecycle={"restart": "on_failure"})
+    program = servers.small(lifecycle={"restart": "on_failure"})
     await dies(servers, program)
     assert await servers.call(program, "add", {"a": 1, "b": 1}) == "2"
     await dies(servers, program, code=0)
@@ -314,15 +314,15 @@ def test_jitter_moves_a_pause_by_its_share() -> None:
 
 
 async def test_only_the_tools_that_the_file_names(servers: Servers) -> None:
-    offer = await servers.stdio(tools=("add", "count"), name="sums").offer()
+    offer = await servers.small(tools=("add", "count"), name="sums").offer()
     assert [tool.name for tool in offer.tools] == ["sums_add", "sums_count"]
-    assert await servers.call(servers.stdio(tools=("add",), name="sums"), "sums_add", {"a": 1, "b": 2}) == "3"
+    assert await servers.call(servers.small(tools=("add",), name="sums"), "sums_add", {"a": 1, "b": 2}) == "3"
 
 
 async def test_an_instruction_of_the_file_may_quote_the_servers(servers: Servers) -> None:
-    own = await servers.stdio(instruction="Only small numbers.").offer()
+    own = await servers.small(instruction="Only small numbers.").offer()
     assert own.instruction == "Only small numbers."
-    both = await servers.stdio(instruction="{ORIGINAL_INSTRUCTIONS} Only small ones.").offer()
+    both = await servers.small(instruction="{ORIGINAL_INSTRUCTIONS} Only small ones.").offer()
     assert both.instruction == "Sums are made with add. Only small ones."
 
 
@@ -390,7 +390,7 @@ async def test_a_command_that_is_not_installed_is_named_with_its_package(servers
     assert "`no-such-server-anywhere` is not installed; install example/notes@v1" in offer.problem
     offer = await servers.program(command=missing, version="false").offer()
     assert "install false" not in offer.problem
-    there = await servers.stdio(version="example/notes@v1").offer()
+    there = await servers.small(version="example/notes@v1").offer()
     assert there.problem == ""
 
 
@@ -405,7 +405,7 @@ async def test_an_idle_server_is_stopped_and_starts_again_when_it_is_needed(
     servers: Servers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(toolset, "IDLE_SECONDS", 0.5)  # the clock of the servers stands still meanwhile
-    idle, busy = servers.stdio(lifecycle={"restart": "never"}), servers.stdio(session="2")
+    idle, busy = servers.small(lifecycle={"restart": "never"}), servers.stdio(session="2")
     await offered(idle)
     call = asyncio.create_task(servers.call(busy, "slow", {"note": str(servers.folder / "note")}))
     async with asyncio.timeout(120):
@@ -428,11 +428,11 @@ async def test_too_many_of_one_server_in_a_tenant_close_the_idlest(
     programs = []
     for number in range(3):
         servers.clock = number
-        programs.append(servers.stdio(session=str(number)))
+        programs.append(servers.small(session=str(number)))
         await offered(programs[-1])
     assert isinstance(programs[0], McpServer)
     assert programs[0]._connection is None
-    other = servers.stdio(session="9", tenant=TenantId("other"))
+    other = servers.small(session="9", tenant=TenantId("other"))
     await offered(other)
     assert all(isinstance(one, McpServer) and one._connection for one in programs[1:])
 
@@ -441,11 +441,7 @@ async def test_a_burst_starts_no_more_of_one_server_than_may_run(
     servers: Servers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(toolset, "MOST_OF_ONE_SERVER", 2)
-    small = str(SERVER.parent / "small_server.py")
-    programs = [
-        servers.program(command=sys.executable, args=[small], session=str(n), lifecycle={"restart": "never"})
-        for n in range(6)
-    ]
+    programs = [servers.small(session=str(n), lifecycle={"restart": "never"}) for n in range(6)]
     offers = await asyncio.gather(*(one.offer() for one in programs))
     problems = [offer.problem for offer in offers if offer.problem]
     assert len(problems) == 4
@@ -459,14 +455,14 @@ async def test_a_burst_starts_no_more_of_one_server_than_may_run(
 
 async def test_many_sessions_at_once(servers: Servers) -> None:
     programs = [
-        servers.stdio(session=str(number), lifecycle={"startup_timeout": 200}) for number in range(12)
+        servers.small(session=str(number), lifecycle={"startup_timeout": 200}) for number in range(12)
     ]
     sums = [servers.call(one, "add", {"a": number, "b": 0}) for number, one in enumerate(programs)]
     assert await asyncio.gather(*sums) == [str(number) for number in range(12)]
 
 
 async def test_closing_ends_every_process(servers: Servers) -> None:
-    programs = [servers.stdio(session=str(number)) for number in range(3)]
+    programs = [servers.small(session=str(number)) for number in range(3)]
     await asyncio.gather(*(offered(one) for one in programs))
     pids = [pid_of(one) for one in programs]
     await servers.toolset.close()
