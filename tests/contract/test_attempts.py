@@ -443,7 +443,21 @@ async def test_attempts_are_listed_in_the_order_of_their_fences(store: Store) ->
         tried = await builders.start(store, builders.ask(session))
         begun.append(tried.hold.attempt)
         await store.finish_if_held(tried.hold, AttemptStatus.FAILED, None, [])
-    assert [attempt.id for attempt in await store.list_attempts(TENANT, session.id)] == begun
+    listed = await store.list_attempts(TENANT, session.id)
+    assert [attempt.id for attempt in listed] == begun
+    assert await store.list_attempts(TENANT, session.id, after=listed[0].fence, limit=2) == listed[1:3]
+    assert await store.list_attempts(TENANT, session.id, after=listed[-1].fence) == ()
+
+
+async def test_the_newest_attempt_of_a_turn(store: Store) -> None:
+    session = await builders.session(store)
+    tried = await builders.start(store, builders.ask(session))
+    await store.finish_if_held(tried.hold, AttemptStatus.FAILED, None, [])
+    first = await store.newest_attempt(TENANT, tried.begin.turn)
+    assert first is not None
+    assert (first.id, first.number) == (tried.hold.attempt, 1)
+    assert await store.newest_attempt(STRANGER, tried.begin.turn) is None
+    assert await store.newest_attempt(TENANT, TurnId("turn_nobody")) is None
 
 
 # --- waiting -----------------------------------------------------------------------------------------------

@@ -123,6 +123,7 @@ CALLS: dict[str, Call] = {
     "ask_cancel": lambda store, it: store.ask_cancel(it.hold),
     "renew_leases": lambda store, it: store.renew_leases([it.hold], 600),
     "get_attempt": lambda store, it: store.get_attempt(it.tenant, it.hold.attempt),
+    "newest_attempt": lambda store, it: store.newest_attempt(it.tenant, it.turn.id),
     "list_attempts": lambda store, it: store.list_attempts(it.tenant, it.session.id),
     "close_requests": lambda store, it: store.close_requests(
         it.tenant, it.session.id, fingerprint="", caller=""

@@ -113,6 +113,7 @@ READS = frozenset(
         "interrupted_asks",
         "get_attempt",
         "list_attempts",
+        "newest_attempt",
         "read_request",
         "read_steps",
         "read_events",

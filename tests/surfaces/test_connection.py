@@ -234,6 +234,20 @@ async def test_an_invalid_or_oversized_header_is_rejected_with_our_error(sent: b
     assert refusal(answer) == (status, "invalid_request" if status == 400 else "too_large")
 
 
+@pytest.mark.parametrize("together", [True, False])
+async def test_a_malformed_body_is_rejected_with_our_error(together: bool) -> None:
+    head = (
+        b"POST /body HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+        b"transfer-encoding: chunked\r\n\r\n"
+    )
+    async with served() as listener:
+        pieces = [head + b"2\r\n[]\r\nzz\r\n"] if together else [head + b"2\r\n[]\r\n", b"zz\r\n"]
+        answer = await listener.send(*pieces)
+        assert head_of(await listener.send(LAST))[0] == 200
+    assert refusal(answer) == (400, "invalid_request")
+    assert answer.count(b"x-request-id") == 1
+
+
 @pytest.mark.parametrize(
     "begin",
     [

@@ -65,11 +65,10 @@ class LocalReader:
 
     async def tool_calls(self, session: str) -> tuple[ToolCallInfo, ...]:
         found: list[ToolCallInfo] = []
-        after, is_last = 0, False
-        while not is_last:
-            page, is_last = await self._audit.effects(TENANT, SessionId(session), after=after, limit=_PAGE)
+        after: int | None = 0
+        while after is not None:
+            page, after = await self._audit.effects(TENANT, SessionId(session), after=after, limit=_PAGE)
             found += map(tool_call_info, page)
-            after += _PAGE
         return tuple(found)
 
     async def branches(self, session: str) -> tuple[BranchInfo, ...]:

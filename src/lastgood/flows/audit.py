@@ -51,14 +51,14 @@ class AuditReader:
 
     async def effects(
         self, tenant: TenantId, session: SessionId, *, after: int, limit: int
-    ) -> tuple[tuple[ToolEffect, ...], bool]:
-        """Of `limit` attempts after the first `after` ones; True: there are no more."""
+    ) -> tuple[tuple[ToolEffect, ...], int | None]:
+        """Of `limit` attempts with a fence above `after`, and the fence of the last one if there are more."""
         if await self._store.get_session(tenant, session) is None:
             raise SessionNotFound()
-        attempts = await self._store.list_attempts(tenant, session)
-        page = attempts[after : after + limit]
+        attempts = await self._store.list_attempts(tenant, session, after=after, limit=limit + 1)
+        page = attempts[:limit]
         found = [effect for attempt in page for effect in await self._of_attempt(attempt)]
-        return tuple(found), after + limit >= len(attempts)
+        return tuple(found), page[-1].fence if len(attempts) > limit else None
 
     async def _of_attempt(self, attempt: Attempt) -> tuple[ToolEffect, ...]:
         steps = await self._store.read_steps(attempt.tenant, attempt.id)

@@ -233,8 +233,8 @@ class Queue:
             # It became a task, and the process died before it removed the entry here.
             await self._deps.store.drop_queued(item.tenant, item.session, item.number)
             return self._turns.of_task(task)
-        attempts = await self._deps.store.list_attempts(item.tenant, item.session)
-        last = [attempt for attempt in attempts if attempt.turn == item.turn][-1]
+        last = await self._deps.store.newest_attempt(item.tenant, item.turn)
+        assert last is not None, "a stored request was tried at least once"
         if not is_due(last, self._deps.clock.now()):
             return None
         decided = await self._after(item, request, last)

@@ -14,7 +14,7 @@ from lastgood.core.recovery import approval_place
 from lastgood.core.tool_ledger import RetryPreview, retry_preview
 from lastgood.errors import AttemptNotFound, HistoryDamaged, InvalidRequest, SessionNotFound, TurnNotFound
 from lastgood.flows.verified_history import Chain, find_verified, read_chain, stream_chain
-from lastgood.model.attempts import Attempt, AttemptStatus, Step, TurnRequest
+from lastgood.model.attempts import NO_LIMIT, Attempt, AttemptStatus, Step, TurnRequest
 from lastgood.model.audit import AuditKind, AuditRecord
 from lastgood.model.ids import AttemptId, SessionId, TenantId, TurnId
 from lastgood.model.messages import Message, decode
@@ -127,9 +127,12 @@ class SessionReader:
                     raise SessionNotFound("Session was deleted while it was being read")
                 yield turn
 
-    async def attempts(self, tenant: TenantId, session: SessionId) -> tuple[Attempt, ...]:
+    async def attempts(
+        self, tenant: TenantId, session: SessionId, *, after: int = 0, limit: int = NO_LIMIT
+    ) -> tuple[Attempt, ...]:
+        """Those with a fence above `after`, oldest first."""
         await self.get(tenant, session)
-        return await self._store.list_attempts(tenant, session)
+        return await self._store.list_attempts(tenant, session, after=after, limit=limit)
 
     async def attempt(self, tenant: TenantId, session: SessionId, attempt: AttemptId) -> AttemptDetails:
         """One try, with everything it had finished."""

@@ -159,7 +159,11 @@ class Sessions(SessionReader):
     async def delete_if_empty(self, tenant: TenantId, session: SessionId) -> bool:
         """Returns False if a turn was committed or tried in it, or begins meanwhile."""
         found = await self.find(tenant, session)
-        if found is None or found.head is not None or await self._store.list_attempts(tenant, session):
+        if (
+            found is None
+            or found.head is not None
+            or await self._store.list_attempts(tenant, session, limit=1)
+        ):
             return False
         # Whatever has changed the session since it was read has also changed this time.
         if not await self.delete_unused(tenant, session, nextafter(found.updated_at, inf)):

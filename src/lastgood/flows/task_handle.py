@@ -22,7 +22,7 @@ from lastgood.flows.turn_outcome import Outcome
 from lastgood.flows.verified_history import find_verified
 from lastgood.flows.work.questions import decision_on
 from lastgood.model.answers import AnswerAction
-from lastgood.model.attempts import Attempt, AttemptStatus
+from lastgood.model.attempts import NO_LIMIT, Attempt, AttemptStatus
 from lastgood.model.audit import AuditEntry, AuditKind
 from lastgood.model.events import TERMINAL, AttemptFailed, EventKind, StoredEvent
 from lastgood.model.ids import AttemptId, TaskId
@@ -134,8 +134,9 @@ class TaskTurnHandle(TurnHandle):
 
     async def _had_effects(self) -> bool:
         """Whether any of its claims has run a tool: sent again as a new turn, it would run it again."""
-        attempts = await self._read(partial(self._deps.store.list_attempts, self.tenant, self.session))
-        return any(attempt.ran_tools for attempt in attempts if attempt.turn == self.turn)
+        store = self._deps.store
+        tries = await self._read(partial(store.attempts_of_turn, self.tenant, self.turn, limit=NO_LIMIT))
+        return any(attempt.ran_tools for attempt in tries)
 
     async def leave(self) -> None:
         if self._abandon is not None:

@@ -12,6 +12,9 @@ from lastgood.model.ids import AttemptId, SessionId, TaskId, TenantId, TurnId
 from lastgood.model.messages import Message, ToolCall
 from lastgood.model.sessions import Head, Session, Turn, TurnKind, Usage
 
+#: A page without an end.
+NO_LIMIT = 2**62
+
 
 class AttemptStatus(StrEnum):
     RUNNING = "running"

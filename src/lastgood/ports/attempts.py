@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from lastgood.model.attempts import (
+    NO_LIMIT,
     Ask,
     Attempt,
     AttemptStatus,
@@ -130,7 +131,13 @@ class AttemptStore(Protocol):
 
     async def get_attempt(self, tenant: TenantId, attempt: AttemptId) -> Attempt | None: ...
 
-    async def list_attempts(self, tenant: TenantId, session: SessionId) -> tuple[Attempt, ...]: ...
+    async def list_attempts(
+        self, tenant: TenantId, session: SessionId, *, after: int = 0, limit: int = NO_LIMIT
+    ) -> tuple[Attempt, ...]:
+        """Those with a fence above `after`, oldest first."""
+        ...
+
+    async def newest_attempt(self, tenant: TenantId, turn: TurnId) -> Attempt | None: ...
 
     async def failures(self, tenant: TenantId, *, age_seconds: float, limit: int) -> tuple[Attempt, ...]:
         """Attempts that failed or were interrupted within this time, newest first."""

@@ -12,6 +12,7 @@ import orjson
 
 from lastgood.errors import HistoryDamaged
 from lastgood.model.attempts import (
+    NO_LIMIT,
     Ask,
     Attempt,
     AttemptStatus,
@@ -293,9 +294,15 @@ class PostgresAttempts:
         row = await self.db.row("get_attempt", {"tenant": tenant, "attempt": attempt})
         return to_attempt(row) if row else None
 
-    async def list_attempts(self, tenant: TenantId, session: SessionId) -> tuple[Attempt, ...]:
-        rows = await self.db.rows("list_attempts", {"tenant": tenant, "session": session})
-        return tuple(to_attempt(row) for row in rows)
+    async def list_attempts(
+        self, tenant: TenantId, session: SessionId, *, after: int = 0, limit: int = NO_LIMIT
+    ) -> tuple[Attempt, ...]:
+        page = {"tenant": tenant, "session": session, "after": after, "limit": limit}
+        return tuple(to_attempt(row) for row in await self.db.rows("list_attempts", page))
+
+    async def newest_attempt(self, tenant: TenantId, turn: TurnId) -> Attempt | None:
+        row = await self.db.row("newest_attempt", {"tenant": tenant, "turn": turn})
+        return to_attempt(row) if row else None
 
     async def read_request(self, tenant: TenantId, turn: TurnId) -> TurnRequest | None:
         row = await self.db.row("read_request", {"tenant": tenant, "turn": turn})

@@ -82,7 +82,9 @@ DELETE FROM branches WHERE session_id = :session;
 SELECT {attempt} FROM attempts WHERE tenant = :tenant AND id = :attempt;
 
 -- name: list_attempts
-SELECT {attempt} FROM attempts WHERE tenant = :tenant AND session_id = :session ORDER BY fence;
+SELECT {attempt} FROM attempts
+WHERE tenant = :tenant AND session_id = :session AND fence > :after
+ORDER BY fence LIMIT :limit;
 
 -- name: newest_attempt
 SELECT {attempt} FROM attempts WHERE tenant = :tenant AND turn_id = :turn ORDER BY number DESC LIMIT 1;

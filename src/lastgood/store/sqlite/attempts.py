@@ -11,6 +11,7 @@ import orjson
 
 from lastgood.errors import DatabaseDamaged, HistoryDamaged
 from lastgood.model.attempts import (
+    NO_LIMIT,
     Ask,
     Attempt,
     AttemptStatus,
@@ -379,9 +380,14 @@ class SqliteAttempts:
     async def get_attempt(self, tenant: TenantId, attempt: AttemptId) -> Attempt | None:
         return self._attempt("get_attempt", {"tenant": tenant, "attempt": attempt})
 
-    async def list_attempts(self, tenant: TenantId, session: SessionId) -> tuple[Attempt, ...]:
-        rows = self.db.rows("list_attempts", {"tenant": tenant, "session": session})
-        return tuple(to_attempt(row) for row in rows)
+    async def list_attempts(
+        self, tenant: TenantId, session: SessionId, *, after: int = 0, limit: int = NO_LIMIT
+    ) -> tuple[Attempt, ...]:
+        page = {"tenant": tenant, "session": session, "after": after, "limit": limit}
+        return tuple(to_attempt(row) for row in self.db.rows("list_attempts", page))
+
+    async def newest_attempt(self, tenant: TenantId, turn: TurnId) -> Attempt | None:
+        return self._attempt("newest_attempt", {"tenant": tenant, "turn": turn})
 
     async def read_request(self, tenant: TenantId, turn: TurnId) -> TurnRequest | None:
         return self._request("read_request", {"tenant": tenant, "turn": turn})

@@ -56,10 +56,10 @@ class AuditHandlers:
         """By attempt, oldest first; a page is so many attempts."""
         after = whole_number(request.query, "cursor", 0, most=2**62)
         limit = whole_number(request.query, "limit", 50, least=1, most=MOST_IN_PAGE)
-        found, is_last = await self._reader.effects(
+        found, next_cursor = await self._reader.effects(
             request.caller.tenant, session_of(request), after=after, limit=limit
         )
-        headers = {} if is_last else {"x-next-cursor": str(after + limit)}
+        headers = {} if next_cursor is None else {"x-next-cursor": str(next_cursor)}
         return json_reply([EFFECT.json(one) for one in found], 200, headers)
 
     async def audit(self, request: Request) -> Response:

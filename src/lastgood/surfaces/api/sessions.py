@@ -175,11 +175,13 @@ class SessionHandlers:
         )
 
     async def attempts(self, request: Request) -> Response:
-        found = await self._sessions.attempts(request.caller.tenant, session_of(request))
         after = whole_number(request.query, "cursor", 0, most=2**62)
         limit = whole_number(request.query, "limit", 50, least=1, most=MOST_IN_PAGE)
-        page = found[after : after + limit]
-        headers = {"x-next-cursor": str(after + limit)} if after + limit < len(found) else {}
+        found = await self._sessions.attempts(
+            request.caller.tenant, session_of(request), after=after, limit=limit + 1
+        )
+        page = found[:limit]
+        headers = {"x-next-cursor": str(page[-1].fence)} if len(found) > limit else {}
         return json_reply([ATTEMPT.json(attempt) for attempt in page], 200, headers)
 
     async def attempt(self, request: Request) -> Response:

@@ -166,10 +166,19 @@ class HttpConnection(HttpToolsProtocol):
 
     def _refuse(self, status: int, error: LastgoodError) -> None:
         answering = self._answering
-        if answering is None or answering.response_complete:
+        if answering is None or answering.response_complete or self._is_body_of(answering):
             self._write_refusal(status, error)
         # Else another answer is on its way: nothing may be written into the middle of it.
         self.transport.close()
+
+    def _is_body_of(self, answering: RequestResponseCycle) -> bool:
+        """Whether the malformed bytes are the body of the request that waits for its response. Its handler,
+        which reads the body, then sees a disconnect, and the refusal is the response."""
+        if not self._in_body or self.cycle is not answering or answering.response_started:
+            return False
+        answering.disconnected = True
+        answering.message_event.set()
+        return True
 
     def _write_refusal(self, status: int, error: LastgoodError) -> None:
         id = secrets.token_hex(8)
