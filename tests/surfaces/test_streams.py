@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from lastgood.errors import ModelError, ShuttingDown
-from lastgood.surfaces.http import asgi
+from lastgood.surfaces.http import responses
 from lastgood.surfaces.http.app import AnsweredRequest, ResponseEnd, Route
 from lastgood.surfaces.http.asgi import Broken, Reply, Request, Response, Stream
 from tests.faults.virtual_loop import VirtualLoop, run_virtually
@@ -306,7 +306,7 @@ class Deaf(Client):
 async def test_I23_only_the_client_that_does_not_read_is_disconnected(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(asgi, "STUCK_SECONDS", 0.05)
+    monkeypatch.setattr(responses, "STUCK_SECONDS", 0.05)
     slow, quick, seen = Source(), Source(), list[AnsweredRequest]()
     async with app_of(slow.route("/slow"), quick.route("/quick"), seen=seen, ping_seconds=0.01) as app:
         deaf, other = Deaf(app, "GET", "/slow"), Client(app, "GET", "/quick")

@@ -45,13 +45,11 @@ from lastgood.surfaces.http.asgi import (
     Send,
     request_of,
     segments,
-    send_reply,
-    send_stream,
-    skip_stream,
 )
 from lastgood.surfaces.http.error_responses import ErrorDialect, ErrorDialects, dialect_of
 from lastgood.surfaces.http.loop_monitor import mark_request
 from lastgood.surfaces.http.principal import Principal
+from lastgood.surfaces.http.responses import send_reply, send_stream, skip_stream
 
 log = logging.getLogger(__name__)
 

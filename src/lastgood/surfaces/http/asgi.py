@@ -1,4 +1,4 @@
-"""HTTP over ASGI, as little of it as the surfaces need.
+"""HTTP over ASGI, as little of it as the surfaces need; `responses.py` sends what they return.
 
 Written for three things that frameworks make hard: a path whose segments may hold
 an escaped URL, limits that act on bytes read, and handlers that learn at once when
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, MutableMapping
-from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl, unquote
@@ -32,9 +31,6 @@ SSE = "text/event-stream; charset=utf-8"
 #: How long a body may pause, and how long it may take in all.
 BODY_PAUSE_SECONDS = 30.0
 BODY_SECONDS = 300.0
-
-#: Clients that read no byte of a stream for this long are disconnected.
-STUCK_SECONDS = 60.0
 
 #: How a connection offers to be ended in the middle of an answer, in the extensions of a scope.
 ABORT = "lastgood.abort"
@@ -155,16 +151,15 @@ class Request:
         """Returns the result of `work`. Raises ClientGone if the client disconnects, ShuttingDown if it may
         not end: then the work is cancelled, and has stopped when this returns."""
         working = asyncio.ensure_future(work)
-        leaving = asyncio.ensure_future(_until_gone(self.receive))
+        leaving = asyncio.ensure_future(until_gone(self.receive))
         try:
-            any_of: set[asyncio.Future[Any]] = {working, leaving, self.ending}
-            await asyncio.wait(any_of, return_when=asyncio.FIRST_COMPLETED)
+            await first_of(working, leaving, self.ending)
             if working.done():
                 return working.result()
             raise ClientGone if leaving.done() else ShuttingDown()
         finally:
-            await _stop(leaving)
-            await _stop(working)
+            await stop(leaving)
+            await stop(working)
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,144 +232,22 @@ def segments(raw_path: str) -> tuple[str, ...]:
     return tuple(unquote(segment) for segment in raw_path.split("/")[1:])
 
 
-# -- answers on their way ----------------------------------------------------------------
+# -- waiting for the end of a request -----------------------------------------------------
 
 
-async def send_reply(send: Send, reply: Reply, headers: Mapping[str, str], *, has_body: bool = True) -> None:
-    """Without its body, for HEAD: everything else is as it would be."""
-    all_headers = {"content-type": reply.type, "content-length": str(len(reply.body)), **headers}
-    if reply.status == 204:
-        all_headers = dict(headers)
-    await send(_start(reply.status, {**all_headers, **reply.headers}))
-    await send({"type": "http.response.body", "body": reply.body if has_body else b""})
-
-
-async def send_stream(
-    send: Send,
-    request: Request,
-    stream: Stream,
-    headers: Mapping[str, str],
-    pause_seconds: float,
-    last_words: Callable[[Exception], bytes],
-) -> bool:
-    """Sends the stream to its end. Returns False if the client disconnected before.
-
-    An error, or the shutdown of the server, is sent as a last frame: a stream that simply stopped would look
-    complete. Before the stream has begun it is raised, and can still become a status.
-    """
-    more = {"content-type": stream.type, "cache-control": "no-store", "x-accel-buffering": "no", **headers}
-    outgoing = _Outgoing(send, _start(stream.status, {**more, **stream.headers}), stream, pause_seconds)
-    # A stream has many pieces and one end: watching for the end costs one task, not one for each piece.
-    sending = asyncio.create_task(outgoing.send_all(stream.pieces))
-    leaving = asyncio.create_task(_until_gone(request.receive))
-    try:
-        await _first_of(sending, leaving, outgoing.stuck, request.ending)
-        is_there = sending.done() or not (leaving.done() or outgoing.stuck.done())
-        await _stop(sending)
-        await outgoing.stop()
-        broken = ShuttingDown() if sending.cancelled() else sending.exception()
-        if not outgoing.has_begun and broken is not None:
-            raise broken if is_there else ClientGone
-        if is_there:
-            last = _last(broken, last_words)
-            if stream.is_document and broken is not None:
-                request.abort()
-            else:
-                await send({"type": "http.response.body", "body": last})
-        return is_there
-    finally:
-        await _stop(sending)
-        await outgoing.stop()
-        await _stop(leaving)
-
-
-def _last(broken: BaseException | None, last_words: Callable[[Exception], bytes]) -> bytes:
-    return last_words(broken) if isinstance(broken, Exception) else b""
-
-
-async def skip_stream(send: Send, stream: Stream, headers: Mapping[str, str]) -> None:
-    """For HEAD: as the stream would begin."""
-    await stream.pieces.aclose()
-    await send_reply(send, Reply(stream.status, b"", stream.headers, stream.type), headers)
-
-
-class _Outgoing:
-    """A stream in progress: starts when it may, and sends heartbeats while idle. Frames are never
-    interleaved."""
-
-    def __init__(self, send: Send, start: dict[str, Any], stream: Stream, pause_seconds: float) -> None:
-        self._send = send
-        self._start = start
-        self._opening = stream.opening
-        self._sign_of_life = b"" if stream.is_document else b": ping\n\n"
-        self._patience = stream.patience_seconds
-        self._pause = pause_seconds
-        self._loop = asyncio.get_running_loop()
-        self._last = self._loop.time()
-        self._timer = self._loop.call_later(self._patience or self._pause, self._tick)
-        self._sign: asyncio.Task[None] | None = None
-        self.has_begun = False
-        self.stuck: asyncio.Future[None] = self._loop.create_future()  # its client does not read any more
-
-    async def send_all(self, pieces: AsyncGenerator[bytes, None]) -> None:
-        async with aclosing(pieces):
-            if not self._patience:
-                await self._begin()
-            async for piece in pieces:
-                self._last = self._loop.time()
-                if self.has_begun:
-                    await self._send(_piece(piece))
-                else:
-                    await self._begin(piece)
-            await self._begin()
-
-    async def stop(self) -> None:
-        self._timer.cancel()
-        if self._sign is not None:
-            await _stop(self._sign)
-
-    async def _begin(self, piece: bytes = b"") -> None:
-        if not self.has_begun:
-            self.has_begun = True
-            await self._send(self._start)
-            if self._opening or piece:
-                await self._send(_piece(self._opening + piece))
-
-    def _tick(self) -> None:
-        """A timer, not a task: nearly every stream ends before it has anything to do."""
-        quiet = self._loop.time() - self._last
-        if self.has_begun and quiet < self._pause:
-            self._timer = self._loop.call_later(self._pause - quiet, self._tick)
-        else:
-            self._sign = asyncio.create_task(self._give_sign())
-
-    async def _give_sign(self) -> None:
-        try:
-            async with asyncio.timeout(STUCK_SECONDS):
-                if self.has_begun:
-                    await self._send(_piece(self._sign_of_life))
-                else:
-                    await self._begin()
-        except TimeoutError:
-            self.stuck.set_result(None)
-            return
-        self._last = self._loop.time()
-        self._timer = self._loop.call_later(self._pause, self._tick)
-
-
-async def _until_gone(receive: Receive) -> None:
+async def until_gone(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
-async def _stop(task: asyncio.Future[Any]) -> None:
+async def stop(task: asyncio.Future[Any]) -> None:
     """Cancelled, and waited for: what it holds is free afterwards."""
     if not task.done():
         task.cancel()
-        await _first_of(task)
+        await first_of(task)
 
 
-async def _first_of(*futures: asyncio.Future[Any]) -> None:
+async def first_of(*futures: asyncio.Future[Any]) -> None:
     """Returns when one of them is done. Every stream waits twice, and asyncio.wait builds sets each time."""
     waiter = asyncio.get_running_loop().create_future()
 
@@ -389,12 +262,3 @@ async def _first_of(*futures: asyncio.Future[Any]) -> None:
     finally:
         for future in futures:
             future.remove_done_callback(wake)
-
-
-def _start(status: int, headers: Mapping[str, str]) -> dict[str, Any]:
-    encoded = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
-    return {"type": "http.response.start", "status": status, "headers": encoded}
-
-
-def _piece(body: bytes) -> dict[str, Any]:
-    return {"type": "http.response.body", "body": body, "more_body": True}
