@@ -215,7 +215,7 @@ def test_I42_the_openai_api_cannot_ask_says_so_to_the_model_and_records_it(
     detail = record["detail"]
     assert (record["kind"], detail["decision"], detail["tool"]) == ("call_denied", "deny", "shell")
     assert (detail["arguments"], detail["requested_by"]) == ('{"cmd": "true"}', "anybody")
-    assert "the safety mode is balanced" in detail["reason"]
+    assert "the safety mode is balanced" in detail["said"]
 
 
 def test_I42_the_audit_record_names_each_approver(api: Api) -> None:

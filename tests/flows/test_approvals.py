@@ -210,7 +210,7 @@ async def test_I42_a_call_that_is_denied_is_in_the_audit_record(
     assert (entry.kind, entry.actor, entry.machine) == (AuditKind.CALL_DENIED, "", "here")
     assert (detail["tool"], detail["arguments"], detail["decision"]) == (TOOL, '{"text": "a"}', "deny")
     assert (detail["attempt"], detail["requested_by"]) == (outcome.attempt, "tok_ann")
-    assert why in detail["reason"]
+    assert why in detail["said"]
     (effect,) = ledger(
         await cluster.attempt(outcome.attempt),
         await cluster.backend.store.read_steps(DEFAULT_TENANT, outcome.attempt),

@@ -16,6 +16,7 @@ from lastgood.flows.turn_outcome import Outcome
 from lastgood.model.agents import Permissions, Safety
 from lastgood.model.answers import Answer, AnswerAction
 from lastgood.model.attempts import AttemptStatus, StepKind, ToolOutcome
+from lastgood.model.audit import AuditFilter, AuditKind
 from lastgood.model.events import HookDenied, HookWarned, ToolCalled, ToolStreamed
 from lastgood.model.hooks import HookEvent, HookKind, HookSpec, OnHookError
 from lastgood.model.ids import DEFAULT_TENANT, SessionId
@@ -292,9 +293,22 @@ async def test_a_person_is_asked_about_the_arguments_that_a_lost_call_ran_with(d
 
 @ON_SQLITE
 @pytest.mark.parametrize("event", [HookEvent.PRE_TOOL_USE, HookEvent.PERMISSION_REQUEST])
-async def test_a_hook_answers_what_a_person_would_be_asked(desk: Desk, event: HookEvent) -> None:
+async def test_I42_a_hook_answers_what_a_person_would_be_asked_and_that_is_recorded(
+    desk: Desk, event: HookEvent
+) -> None:
     await desk.open(decides(event, "allow"), permissions=Permissions(ask=("echo",)))
     assert result_in(await desk.good()) == "a"
+    (record,) = await desk.cluster.backend.store.list_audit(DEFAULT_TENANT, AuditFilter(), limit=9)
+    entry = record.entry
+    assert (entry.kind, entry.actor, entry.detail["decision"]) == (AuditKind.APPROVAL, "", "approve")
+    assert entry.detail["tool"] == "echo"
+    assert entry.detail["said"] == "a hook approved echo: says the hook"
+
+
+async def test_I42_a_hook_that_allows_what_needs_no_approval_is_not_recorded(desk: Desk) -> None:
+    await desk.open(decides(HookEvent.PRE_TOOL_USE, "allow"))
+    assert result_in(await desk.good()) == "a"
+    assert not await desk.cluster.backend.store.list_audit(DEFAULT_TENANT, AuditFilter(), limit=9)
 
 
 @ON_SQLITE

@@ -35,7 +35,7 @@ from lastgood.engine.tools.tool import ForkRequested, ToolFailed
 from lastgood.errors import ContextOverflow, LoopDetected, ModelError, ModelGarbled, NeedsAnswer
 from lastgood.model.agents import AgentSpec, ModelSpec, OnUnknown
 from lastgood.model.answers import AnswerAction, QuestionKind
-from lastgood.model.attempts import Denial, Step, StepKind, ToolOutcome
+from lastgood.model.attempts import CallRuling, Step, StepKind, ToolOutcome
 from lastgood.model.events import (
     AgentSwitched,
     Event,
@@ -270,10 +270,10 @@ class TurnLoop:
         if self.hooks is not None and result.outcome is not ToolOutcome.DENIED:
             text, blocked = await self.hooks.after_tool(stage, call, text, result.outcome)
         capped = cap_result(text, stage.agent.max_tool_result_tokens)
-        failed, denial = result.outcome is not ToolOutcome.DONE, None
+        failed, denied = result.outcome is not ToolOutcome.DONE, None
         if result.outcome is ToolOutcome.DENIED and not result.is_rejected:
             reason = capped.text.removeprefix("error: ")
-            denial = Denial(call, stage.place_of(call.id), stage.agent.name, reason)
+            denied = CallRuling(call, stage.place_of(call.id), stage.agent.name, reason)
         await self._event(ToolAnswered(call.id, call.name, capped.text, _sub_agent(stage), failed))
         step = Step(
             StepKind.TOOL,
@@ -284,7 +284,7 @@ class TurnLoop:
             outcome=result.outcome,
             seconds=result.seconds,
             ended_at=self.now(),
-            denial=denial,
+            on_record=denied,
         )
         if blocked is not None:
             # In the journal, so that no attempt that continues this one gets past it.

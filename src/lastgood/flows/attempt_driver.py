@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from lastgood.errors import TurnFailed, TurnTimeout
 from lastgood.flows.attempt_work import AttemptWork
-from lastgood.flows.audit import denial_entry
+from lastgood.flows.audit import ruling_entry
 from lastgood.flows.model_requests import is_last_answer
 from lastgood.model.attempts import Step, StepKind
 from lastgood.model.audit import AuditEntry
@@ -93,6 +93,6 @@ async def _drive(run: Run) -> list[Step]:
 
 
 def _record_of(run: Run, step: Step) -> AuditEntry | None:
-    if step.denial is None:
+    if step.on_record is None:
         return None
-    return denial_entry(step.denial, run.hold, run.begun.turn, run.begin.ask.caller, run.deps.node)
+    return ruling_entry(step.on_record, run.hold, run.begun.turn, run.begin.ask.caller, run.deps.node)

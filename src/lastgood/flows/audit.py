@@ -5,7 +5,7 @@ from __future__ import annotations
 from lastgood.core.approval import shown
 from lastgood.core.tool_ledger import ToolEffect, adopted_steps, ledger
 from lastgood.errors import InvalidRequest, SessionNotFound
-from lastgood.model.attempts import Attempt, Denial, Hold
+from lastgood.model.attempts import Attempt, CallRuling, Hold
 from lastgood.model.audit import AuditEntry, AuditFilter, AuditKind, AuditRecord
 from lastgood.model.ids import SessionId, TenantId, TurnId
 from lastgood.model.rules import Setter
@@ -13,21 +13,21 @@ from lastgood.model.tokens import Scope
 from lastgood.ports import Store
 
 
-def denial_entry(denial: Denial, hold: Hold, turn: TurnId, caller: str, node: str) -> AuditEntry:
-    """Nobody decided: rules, a hook or the lack of an approval did. `caller`: the token that wanted the
-    turn."""
+def ruling_entry(ruling: CallRuling, hold: Hold, turn: TurnId, caller: str, node: str) -> AuditEntry:
+    """`caller`: the token that wanted the turn."""
     about = {
         "attempt": hold.attempt,
-        "key": f"{turn}:{denial.place}",
-        "call": denial.call.id,
-        "tool": denial.call.name,
-        "arguments": denial.call.arguments,
-        "agent": denial.agent,
-        "decision": "deny",
-        "reason": denial.reason,
+        "key": f"{turn}:{ruling.place}",
+        "call": ruling.call.id,
+        "tool": ruling.call.name,
+        "arguments": ruling.call.arguments,
+        "agent": ruling.agent,
+        "decision": "approve" if ruling.is_allowed else "deny",
+        "said": ruling.reason,
         "requested_by": caller,
     }
-    return AuditEntry(hold.tenant, AuditKind.CALL_DENIED, "", "", hold.session, about, node)
+    kind = AuditKind.APPROVAL if ruling.is_allowed else AuditKind.CALL_DENIED
+    return AuditEntry(hold.tenant, kind, "", "", hold.session, about, node)
 
 
 def nobody(node: str) -> Setter:

@@ -25,7 +25,7 @@ from lastgood.errors import (
     TurnFailed,
     TurnTimeout,
 )
-from lastgood.flows.audit import denial_entry
+from lastgood.flows.audit import ruling_entry
 from lastgood.flows.dependencies import Dependencies
 from lastgood.flows.model_requests import ModelRequests
 from lastgood.flows.notes import AgentNotes, at_once
@@ -195,8 +195,8 @@ async def _items(
             return
         if isinstance(item, Step) and item.kind is StepKind.MODEL:
             requests.answered(item.model)
-        if isinstance(item, Step) and item.denial is not None:
-            entry = denial_entry(item.denial, work.hold, work.turn, work.caller, deps.node)
+        if isinstance(item, Step) and item.on_record is not None:
+            entry = ruling_entry(item.on_record, work.hold, work.turn, work.caller, deps.node)
             await deps.store.record(entry)
         await room.acquire()
         items.put_nowait(item)

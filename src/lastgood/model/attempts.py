@@ -49,13 +49,15 @@ class ToolOutcome(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Denial:
-    """A tool call that rules, a hook or a missing approval denied. `call` is what would have run."""
+class CallRuling:
+    """That nobody was asked about a tool call: rules, a hook or a missing approval denied it, or a hook
+    approved it in place of a person. `call` is what runs, or would have run."""
 
     call: ToolCall
     place: str
     agent: str
     reason: str
+    is_allowed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +88,7 @@ class Step:
     ruling: str = ""  # what they decided: about a call, or that the turn ends (`block`)
     reason: str = ""  # why
     #: Not stored with the step: the audit record of it is written in the same transaction.
-    denial: Denial | None = None
+    on_record: CallRuling | None = None
 
     @property
     def is_said(self) -> bool:

@@ -31,7 +31,7 @@ from lastgood.engine.hooks.runner import AskModel, HookPlace, HookRunner
 from lastgood.engine.tools.arguments import arguments_of
 from lastgood.engine.tools.tool import ToolFailed
 from lastgood.errors import HookBlocked, LoopDetected, NeedsAnswer, TurnFailed
-from lastgood.model.attempts import Step, StepKind, ToolOutcome
+from lastgood.model.attempts import CallRuling, Step, StepKind, ToolOutcome
 from lastgood.model.events import Event, HookDenied, HookWarned
 from lastgood.model.hooks import HookEvent
 from lastgood.model.messages import Message, Role, ToolCall, as_chat, assistant
@@ -209,7 +209,10 @@ class TurnHooks:
         if ruling.decision is HookDecision.ASK:
             why = f": {ruling.reason}" if ruling.reason else ""
             return asks or Asks(f"a hook asks for approval{why}")
-        if asks is None or ruling.decision is HookDecision.ALLOW:
+        if asks is None:
+            return None
+        if ruling.decision is HookDecision.ALLOW:
+            await self._approve(stage, call, HookEvent.PRE_TOOL_USE, ruling.reason)
             return None
         if stage.answer_to(call, self.work.answers) is not None:
             return asks  # a person has been asked
@@ -218,7 +221,24 @@ class TurnHooks:
         )
         if isinstance(verdict, Blocks):
             raise ToolFailed(f"a hook denied {call.name}: {verdict.reason}")
-        return None if verdict is not None and verdict.decision is HookDecision.ALLOW else asks
+        if verdict is not None and verdict.decision is HookDecision.ALLOW:
+            await self._approve(stage, call, HookEvent.PERMISSION_REQUEST, verdict.reason)
+            return None
+        return asks
+
+    async def _approve(self, stage: Stage, call: ToolCall, event: HookEvent, reason: str) -> None:
+        """On the record before the call runs: rules required a person."""
+        said = f"a hook approved {call.name}" + (f": {mend(reason)}" if reason else "")
+        step = Step(
+            StepKind.HOOK,
+            Message(Role.SYSTEM, ""),
+            within=stage.within,
+            hook=event,
+            ruling=HookDecision.ALLOW,
+            reason=said,
+            on_record=CallRuling(call, stage.place_of(call.id), stage.agent.name, said, is_allowed=True),
+        )
+        await self._journal(stage, step)
 
     async def decided(self, stage: Stage, call: ToolCall, ruling: Ruling, *, allowed: bool) -> None:
         answer = stage.answer_to(call, self.work.answers)
