@@ -36,7 +36,6 @@ HERE = AllowedUrl("http", "localhost", 80, loopback=True)
         ("https://0x7f.1/", AllowedUrl("https", "0x7f.1", 443, False)),
         ("https://2130706433/", AllowedUrl("https", "2130706433", 443, False)),
         ("https://127.1/", AllowedUrl("https", "127.1", 443, False)),
-        ("https://[::ffff:127.0.0.1]/", AllowedUrl("https", "::ffff:127.0.0.1", 443, False)),
         ("https://127.0.0.1.nip.io/", AllowedUrl("https", "127.0.0.1.nip.io", 443, False)),
         ("https://me.localhost/", AllowedUrl("https", "me.localhost", 443, False)),
     ],
@@ -71,6 +70,8 @@ def test_this_machine_is_asked_under_its_own_name_where_the_policy_says_so(url: 
     [
         ("http://agents.example.com/", "use https"),
         ("http://10.0.0.1/", "use https"),
+        ("https://10.0.0.1/", "is not a public address"),
+        ("https://[::ffff:127.0.0.1]/", "is not a public address"),
         ("http://127.1/", "use https"),
         ("http://0x7f000001/", "use https"),
         ("http://2130706433/", "use https"),

@@ -130,7 +130,13 @@ def judge_url(url: str, policy: Policy) -> AllowedUrl | Denial:
         return Denial(f"{host} is a loopback host, which is not allowed")
     if scheme == "http" and not loopback and not policy.private:
         return Denial("http is allowed only for loopback hosts; use https")
-    return AllowedUrl(scheme, host, port or _PORTS[scheme], loopback, policy.private)
+    asked = AllowedUrl(scheme, host, port or _PORTS[scheme], loopback, policy.private)
+    try:
+        address = str(ip_address(host))
+    except ValueError:
+        return asked  # a name: its addresses are judged when they are known
+    judged = judge_address(address, asked)
+    return judged if isinstance(judged, Denial) else asked
 
 
 def judge_redirect(asked: AllowedUrl, url: str, policy: Policy) -> AllowedUrl | Denial:
