@@ -207,6 +207,8 @@ async def test_a_token_is_for_its_tenant_and_its_scopes_and_is_stored_nowhere(tm
             ping = await wire.get("/api/ping", host="nobody.test", authorization=f"Bearer {reader}")
             assert ping.status == 200
         assert server.stop() == 0
+        [refused] = [one for one in server.requests() if one["status"] == 403]
+        assert refused["caller"].startswith("tok_")
     stored = everything_in(tmp_path)
     for token in (ours, theirs, reader, revoked["token"]):
         assert token.encode() not in stored

@@ -89,7 +89,7 @@ def test_failures_and_takeovers_of_runtimes_are_logged(tmp_path: Path) -> None:
 def test_the_banner_says_whether_a_token_is_needed(tmp_path: Path) -> None:
     with Served(tmp_path) as server:
         text = server.stderr.read_text()
-        assert re.search(r"authentication +off: .*`lastgood tokens create` and restart", text)
+        assert re.search(r"authentication +off: .*`lastgood tokens create --scope admin` and restart", text)
         assert re.search(r"OpenAI-compatible API +http://127\.0\.0\.1:\d+/v1\n", text)
     env = {"MY_TOKEN": "0123456789abcdef"}
     with Served(tmp_path / "other", options=("--token-env", "MY_TOKEN"), env=env) as server:

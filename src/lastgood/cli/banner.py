@@ -46,10 +46,10 @@ def _facts(
         yield "metrics", metrics.url("/metrics")
     yield "database", _without_credentials(settings.database)
     if server.asks_for_token:
-        how = "send `Authorization: Bearer <token>`; create a token with `lastgood tokens create`"
+        how = "send `Authorization: Bearer <token>`; create one with `lastgood tokens create`"
         yield "authentication", f"on: every request needs a token; {how}"
     else:
-        how = "run `lastgood tokens create` and restart; from then on every request needs a token"
+        how = "run `lastgood tokens create --scope admin` and restart; then every request needs a token"
         yield (
             "authentication",
             f"off: anyone who can reach this address has full access; to turn it on, {how}",

@@ -124,7 +124,9 @@ async def _here(
             remark(f"warning: {one_line(warning)}")
         why = None if args.model else _why_offline(app.deps.engine, agent)
         if why is not None:
-            remark(f"the offline scripted model answers, which only repeats what you say: {why}")
+            # The first answer of a session says why by itself.
+            why = "" if text is not None and args.session is None else f": {why}"
+            remark(f"the offline scripted model answers, which only repeats what you say{why}")
         if text is None and agent.toolsets and args.session is None:
             new = f"a new directory in {settings.work_dirs}; --working-dir names another"
             remark(f"tools work in {one_line(args.working_dir or new)}")

@@ -83,7 +83,8 @@ async def caller_lookup(
         if not is_loopback(host):
             raise InvalidRequest(
                 f"{host} is not a loopback address, and there is no token; create one with "
-                "`lastgood tokens create`, or use --token-file, --token-env or --insecure-no-auth"
+                "`lastgood tokens create --scope admin`, or use --token-file, --token-env or "
+                "--insecure-no-auth"
             )
         return None
 

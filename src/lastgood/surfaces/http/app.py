@@ -200,8 +200,7 @@ class App:
                 return None, _without_route(request, allowed)
             request.limit_bytes = route.limit_bytes
             if route.scope is not None:
-                caller = await self._caller(request, route, route.scope)
-                request.caller = replace(caller, peer=request.peer)
+                await self._caller(request, route, route.scope)
                 request.check_caller = partial(self._caller, request, route, route.scope)
             _check_conditions(request, route)
             return route, await route.handler(request)
@@ -266,6 +265,7 @@ class App:
             raise Unauthorized("Unknown, expired or revoked token; use another one")
         if caller is None:
             raise Unauthorized()
+        request.caller = replace(caller, peer=request.peer)  # the log names also those who may not
         if not caller.may(scope):
             raise Forbidden(f"Token lacks the scope `{scope.value}`; use a token that has it")
         if caller.task is not None:
