@@ -14,9 +14,49 @@ from lastgood.core.task_retry import (
     after_failure,
     after_lost_claims,
     after_unavailable,
+    error_of_run,
     outcome_of,
 )
+from lastgood.errors import (
+    ContextOverflow,
+    LastgoodError,
+    ModelError,
+    ProviderRateLimited,
+    TurnFailed,
+    Unenforceable,
+)
 from lastgood.model.tasks import PointerOutcome
+from lastgood.surfaces.http.error_responses import status_of
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        ("model_error", ModelError),
+        ("rate_limited", ProviderRateLimited),
+        ("context_overflow", ContextOverflow),
+        ("unenforceable", Unenforceable),
+        ("cli_failed", TurnFailed),
+        ("something_new", TurnFailed),
+    ],
+)
+def test_a_failed_run_has_the_code_of_its_worker(code: str, kind: type[Exception]) -> None:
+    error = error_of_run(code, "boom")
+    assert type(error) is kind
+    assert (error.code, error.message) == (code, "boom")
+
+
+def codes(kind: type[LastgoodError]) -> set[str]:
+    return {kind.code, *(code for child in kind.__subclasses__() for code in codes(child))}
+
+
+@pytest.mark.parametrize("code", sorted(codes(LastgoodError)))
+def test_no_code_of_a_worker_speaks_about_the_callers_request(code: str) -> None:
+    """A caller must not take a run that failed for a wrong token, a busy session or a full disk."""
+    error = error_of_run(code, "boom")
+    assert isinstance(error, TurnFailed | Unenforceable)
+    assert status_of(error) not in (401, 403, 404, 409, 412, 413, 503)
+    assert "boom" in error.message
 
 
 def decide(code: str, failures: int = 0, tool_calls: int = 0, **more: object) -> TaskRetry:

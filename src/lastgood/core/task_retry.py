@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from lastgood.errors import LastgoodError, TurnCancelled, TurnFailed, Unenforceable, error_of
 from lastgood.model.tasks import PointerOutcome
 
 #: The limit of failed runs of one task; the last failure is final.
@@ -69,6 +70,18 @@ class RetryTask:
 
 
 TaskRetry = FailTask | RetryTask
+
+
+def error_of_run(code: str, message: str) -> LastgoodError:
+    """Returns the error of a turn whose run failed with this code.
+
+    A worker speaks about its run. A code that speaks about a request (`unauthorized` of a CLI that is not
+    logged in, `session_busy`) would tell callers that something is wrong with theirs: it becomes a part of
+    the message.
+    """
+    error = error_of(code, message)
+    is_of_run = isinstance(error, TurnFailed | Unenforceable) and not isinstance(error, TurnCancelled)
+    return error if is_of_run else TurnFailed(f"{code}: {message}")
 
 
 def after_failure(

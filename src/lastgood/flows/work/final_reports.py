@@ -13,9 +13,9 @@ from typing import Any
 from lastgood.core.commit import plan_commit
 from lastgood.core.history import mend
 from lastgood.core.lifecycle import Move, after
-from lastgood.core.task_retry import after_failure
+from lastgood.core.task_retry import after_failure, error_of_run
 from lastgood.core.transcript import cut
-from lastgood.errors import OutcomeUnknown, error_of
+from lastgood.errors import OutcomeUnknown
 from lastgood.flows.attempt_end import committed_events, failed_events, words_of
 from lastgood.flows.attempt_log import log_claim_end
 from lastgood.flows.dependencies import Dependencies
@@ -195,7 +195,7 @@ class FinalReports:
             retry_after=failure.retry_after_seconds,
             tried_seconds=state.task.tried_seconds,
         )
-        error = error_of(failure.code, text or "The run failed without a message")
+        error = error_of_run(failure.code, text or "The run failed without a message")
         end = replace(
             end_of(decided, key, words_of(error), pointer_of_failure(state, failure)),
             cli_version=mend(failure.cli_version),
