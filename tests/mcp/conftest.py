@@ -38,9 +38,11 @@ class Servers:
     folder: Path
     clock: float = 0.0
     said: list[str] = field(default_factory=list)
+    environment: dict[str, str] = field(init=False)
 
     def __post_init__(self) -> None:
-        environment = Environment({**SECRETS, "HOME": "/tmp", "PATH": "/usr/bin:/bin"}, Secrets(SECRETS))
+        self.environment = {**SECRETS, "HOME": "/tmp", "PATH": "/usr/bin:/bin"}
+        environment = Environment(self.environment, Secrets(SECRETS))
         self.toolset = McpToolset(environment, SYSTEM, clock=lambda: self.clock)
 
     def program(

@@ -330,6 +330,14 @@ async def test_docker_references_need_docker(servers: Servers, monkeypatch: pyte
     monkeypatch.setenv("PATH", "/nowhere")
     offer = await servers.program(ref="docker:duckduckgo").offer()
     assert "`docker` is not installed" in offer.problem
+    docker = servers.folder / "docker"
+    said = "unknown flag: --servers\\n\\nUsage:  docker [OPTIONS] COMMAND\\n\\nRun 'docker --help'\\n"
+    docker.write_text(f'#!/bin/sh\nprintf "{said}" >&2\nexit 1\n')
+    docker.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{servers.folder}:/usr/bin:/bin")
+    monkeypatch.setitem(servers.environment, "PATH", f"{servers.folder}:/usr/bin:/bin")
+    offer = await servers.program(ref="docker:context7").offer()
+    assert "`docker` has no command `mcp`; install the Docker MCP Toolkit" in offer.problem
 
 
 class _Locked(http.server.BaseHTTPRequestHandler):

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import re
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Any, cast
@@ -40,6 +41,11 @@ MOST_INSTRUCTION_CHARACTERS = 16_384
 Open = Callable[["Connection"], AbstractAsyncContextManager[TransportStreams]]
 CallResult = mcp_types.CallToolResult | mcp_types.InputRequiredResult
 _RESULT: TypeAdapter[CallResult] = TypeAdapter(CallResult)
+
+#: What Docker says without the plug-in that has its MCP gateway.
+_NO_GATEWAY = re.compile(
+    r"Usage: +docker \[OPTIONS\] COMMAND|unknown command: docker mcp|'mcp' is not a docker"
+)
 
 log = logging.getLogger(__name__)
 
@@ -120,7 +126,11 @@ class Connection:
 
     def _last_words(self) -> str:
         said = self._process.stderr_tail if self._process else ""
-        return f"; it wrote: {said.splitlines()[-1][:300]}" if said else ""
+        lines = [line.strip() for line in said.splitlines() if line.strip()]
+        if any(_NO_GATEWAY.search(line) for line in lines):
+            what = "install the Docker MCP Toolkit, or use `command` or `remote`"
+            return f"; `docker` has no command `mcp`; {what}"
+        return f"; it wrote: {lines[-1][:300]}" if lines else ""
 
     async def close(self) -> None:
         self._stop.set()

@@ -206,7 +206,9 @@ class McpServer:
         self._failures += 1
         self._problem, self._not_before = problem, self._toolset.clock() + pause
         self._end = self.spec.lifecycle.why_spent(self._failures)
-        log.warning("MCP server %s of session %s: %s", self.spec.name, self.place.session, problem)
+        log.warning(
+            "MCP server %s of session %s is not available: %s", self.spec.name, self.place.session, problem
+        )
 
     def _pause(self, failures: int) -> float:
         return self.spec.lifecycle.pause(failures, random.random())
