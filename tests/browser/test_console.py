@@ -568,6 +568,7 @@ def test_no_page_has_a_serious_accessibility_problem(
             page.goto(server.url + path)
             assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), path
             assert page.evaluate(_CUT_OFF) == [], path
+            assert serious(page) == [], f"{path} on a phone"
             shoot(page, f"phone-{name}-{scheme}")
         api.post(f"/api/sessions/{session}/cancel")
     finally:

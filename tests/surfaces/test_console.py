@@ -186,6 +186,7 @@ async def test_every_page_is_html_with_a_strict_policy_and_also_json(
         assert inline(page) == [], path
         data = await visitor.get("/home.json" if path == "/" else f"{path}.json")
         assert (data.status, data.headers["content-type"]) == (200, "application/json"), path
+        assert data.headers["cache-control"] == "no-store"
         assert isinstance(data.json, dict)
 
 

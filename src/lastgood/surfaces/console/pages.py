@@ -50,6 +50,10 @@ _HEADERS = {
 }
 
 
+#: What one person may see must not be kept for the next one at the same browser.
+_PRIVATE = {"cache-control": "no-store"}
+
+
 @dataclass(frozen=True, slots=True)
 class Page:
     """`data` is the page as JSON has it. `more` is for the template alone."""
@@ -87,14 +91,14 @@ class Pages:
                 await self.gate.conceal(request)
             page = await view(request)
             if is_json:
-                return json_reply(page.data, page.status)
+                return json_reply(page.data, page.status, _PRIVATE)
             return self.html(request, page, await self._waiting(request))
 
         return handle
 
     async def count(self, request: Request) -> Response:
         """How many questions wait for a person: the navigation of every page shows it."""
-        return json_reply({"waiting": await self._waiting(request)})
+        return json_reply({"waiting": await self._waiting(request)}, 200, _PRIVATE)
 
     async def _waiting(self, request: Request) -> int:
         return await self.count_questions(request.caller.tenant, request.caller.user)

@@ -194,6 +194,7 @@ function startPolling(seconds) {
 }
 
 function togglePause(button) {
+  if (!live.paused) follower?.flush();
   live.paused = !live.paused;
   button.setAttribute("aria-pressed", String(live.paused));
   button.textContent = live.paused ? "Resume" : "Pause";
@@ -228,6 +229,9 @@ async function readCount() {
 
 // -- one session's events ---------------------------------------------------------------------------------
 
+// A turn that has run for an hour sends ten thousands of events to a page that is opened, all at once.
+const FLUSH_MILLISECONDS = 20;
+const CHUNKS = new Set(["agent_choice", "agent_choice_reasoning"]);
 let follower = null;
 
 class Follower {
@@ -236,6 +240,8 @@ class Follower {
     this.box = byId("live");
     this.last = null; // the id of the last event that was seen
     this.wait = 500;
+    this.pending = [];
+    this.timer = null;
     this.open();
   }
 
@@ -275,8 +281,19 @@ class Follower {
       return;
     }
     if (this.only && event.attempt && event.attempt !== this.only) return;
+    const before = this.pending.at(-1);
+    if (before && CHUNKS.has(event.type) && before.type === event.type) before.content += event.content;
+    else this.pending.push(event);
+    this.timer ??= setTimeout(() => this.flush(), FLUSH_MILLISECONDS);
+  }
+
+  // Together: each time the page is measured, the browser lays it out.
+  flush() {
+    const events = this.pending;
+    this.pending = [];
+    this.timer = null;
     const follows = isFollowing();
-    this.show(event);
+    events.forEach((event) => this.show(event));
     if (follows) scrollTo(0, document.body.scrollHeight);
   }
 
