@@ -42,8 +42,11 @@ def tool(name: str, on_call: Callable[[SessionId], Awaitable[None]] = _nothing) 
 class Program:
     session: SessionId
     programs: Programs
+    spec: ToolsetSpec
 
     async def offer(self) -> Offer:
+        if self.spec in self.programs.missing:
+            return Offer(problem="it does not run")
         return Offer((tool("read", self.programs.on_call), tool("list")), label="notes")
 
     async def close(self) -> None:
@@ -54,9 +57,10 @@ class Program:
 class Programs:
     closed: list[SessionId] = field(default_factory=list)
     on_call: Callable[[SessionId], Awaitable[None]] = _nothing
+    missing: list[ToolsetSpec] = field(default_factory=list)
 
     def program(self, spec: ToolsetSpec, place: SessionPlace) -> LiveProgram:
-        return Program(place.session, self)
+        return Program(place.session, self, spec)
 
     async def close(self) -> None:
         pass
@@ -152,3 +156,28 @@ async def test_programs_of_one_label_never_take_the_place_of_each_others_tools()
     box = boxes.of(SessionId("s"), agent)
     await box.ask_programs(agent, SessionPlace(DEFAULT_TENANT, SessionId("s"), None))
     assert list(box.tools_of(agent)) == ["read", "notes_read", "list", "notes_read_2", "notes_list"]
+
+
+async def test_a_program_never_gets_the_name_of_one_that_does_not_run() -> None:
+    first, second = (ToolsetSpec("live", options={"a": number}) for number in (1, 2))
+    agent = AgentSpec("a", "a", "builtin/scripted", "d", toolsets=(first, second))
+    programs = Programs()
+    box = Toolboxes({}, {"live": programs}, None, None).of(SessionId("s"), agent)
+    place = SessionPlace(DEFAULT_TENANT, SessionId("s"), None)
+    await box.ask_programs(agent, place)
+    assert list(box.tools_of(agent)) == ["read", "list", "notes_read", "notes_list"]
+    programs.missing.append(first)
+    await box.ask_programs(agent, place)
+    assert list(box.tools_of(agent)) == ["notes_read", "notes_list"]
+    programs.missing.clear()
+    await box.ask_programs(agent, place)
+    assert list(box.tools_of(agent)) == ["read", "list", "notes_read", "notes_list"]
+
+
+async def test_a_program_never_gets_the_name_of_a_builtin_tool_wherever_that_is_in_the_file() -> None:
+    agent = AgentSpec("a", "a", "builtin/scripted", "d", toolsets=(ToolsetSpec("live"), ToolsetSpec("plain")))
+    box = Toolboxes({"plain": lambda spec: [tool("read")]}, {"live": Programs()}, None, None).of(
+        SessionId("s"), agent
+    )
+    await box.ask_programs(agent, SessionPlace(DEFAULT_TENANT, SessionId("s"), None))
+    assert list(box.tools_of(agent)) == ["notes_read", "list", "read"]

@@ -43,6 +43,8 @@ class Toolbox:
     _specs: dict[str, Mapping[str, ToolsetSpec]] = field(default_factory=dict)
     _programs: dict[bytes, LiveProgram] = field(default_factory=dict)
     _offers: dict[str, Sequence[tuple[ToolsetSpec, Offer]]] = field(default_factory=dict)
+    #: By agent and program, the names that its tools had when it was last there.
+    _reserved: dict[tuple[str, int], frozenset[str]] = field(default_factory=dict)
 
     def tools_of(self, agent: AgentSpec) -> Mapping[str, Tool]:
         """Of programs, the tools of their last listing."""
@@ -76,31 +78,40 @@ class Toolbox:
         return hashlib.sha256(orjson.dumps(said, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
     def _build(self, agent: AgentSpec) -> Mapping[str, Tool]:
-        offers = iter(self._offers.get(agent.name, ()))
+        offers = enumerate(self._offers.get(agent.name, ()))
+        ours = [
+            _usable(spec, self.toolsets[spec.type](spec)) if spec.type in self.toolsets else ()
+            for spec in agent.toolsets
+        ]
         built: dict[str, Tool] = {}
         deferred: set[str] = set()
         models: dict[str, str] = {}
         program_tools: dict[str, frozenset[str]] = {}
         specs: dict[str, ToolsetSpec] = {}
-        for spec in agent.toolsets:
-            if spec.type in self.toolsets:
-                for tool in _usable(spec, self.toolsets[spec.type](spec)):
-                    built[tool.name], specs[tool.name] = tool, spec
-                    _note_model(models, spec, tool.name)
-                    # A later toolset with a tool of this name decides anew.
-                    deferred.discard(tool.name)
-                    deferred |= {tool.name} if _is_deferred(spec, tool.name) else set()
-                    program_tools.pop(tool.name, None)
-            elif spec.type in self.live and (offered := next(offers, None)) is not None:
+        # A program's tool never takes the place of another one: rules for that name meant the other. That
+        # holds while a program before it in the file does not run, too.
+        taken = {tool.name for tools in ours for tool in tools}
+        for spec, tools in zip(agent.toolsets, ours, strict=True):
+            for tool in tools:
+                built[tool.name], specs[tool.name] = tool, spec
+                _note_model(models, spec, tool.name)
+                # A later toolset with a tool of this name decides anew.
+                deferred.discard(tool.name)
+                deferred |= {tool.name} if _is_deferred(spec, tool.name) else set()
+            if spec.type in self.live and (offered := next(offers, None)) is not None:
+                place, (_, offer) = offered
                 names: set[str] = set()
-                for tool in _usable(spec, offered[1].tools):
-                    # It never takes the place of another one: rules for that name meant the other.
-                    name = _free_name(tool.name, offered[1].label, built)
+                for tool in _usable(spec, offer.tools):
+                    name = _free_name(tool.name, offer.label, taken)
                     built[name], specs[name] = replace(tool, name=name), spec
                     names.add(name)
+                    taken.add(name)
                     _note_model(models, spec, name)
                     deferred |= {name} if _is_deferred(spec, tool.name) else set()
                 program_tools |= dict.fromkeys(names, frozenset(names))
+                if not offer.problem:
+                    self._reserved[agent.name, place] = frozenset(names)
+                taken |= self._reserved.get((agent.name, place), frozenset())
         self._program_tools[agent.name], self._specs[agent.name] = program_tools, specs
         self._deferred[agent.name], self._models[agent.name] = frozenset(deferred), models
         return built
