@@ -322,3 +322,15 @@ def test_http_to_another_machine_needs_a_private_network() -> None:
         ("https://wiki.example.com/mcp", "", []),
     ):
         assert [line for line, _ in warnings_of(text % (url, more))] == found
+
+
+def test_a_file_without_a_version_learns_which_one_had_its_keys() -> None:
+    text = "agents:\n  root:\n    model: auto\n    think: true\n"
+    [(line, message)] = errors_of(text)
+    assert (
+        line,
+        message.endswith('or add `version: "0"` to the file if it was written for that version'),
+    ) == (4, True)
+    assert errors_of('version: "0"\n' + text) == []
+    [(_, message)] = errors_of('version: "2"\n' + text)
+    assert "or add" not in message

@@ -56,8 +56,13 @@ def read_agent_file(
             what = "an agent file is a mapping, with `agents:` among its keys"
             findings.error(Location(tree.line, tree.column), f"{what}; this is {shown(tree)}")
         elif tree is not None:
-            version = _version(tree, findings)
-            value = SchemaReader(findings, version).read(tree, FILE, Location(tree.line, tree.column))
+            version, is_versioned = (
+                _version(tree, findings),
+                any(name.text == "version" for name, _ in tree.pairs),
+            )
+            value = SchemaReader(findings, version, is_versioned).read(
+                tree, FILE, Location(tree.line, tree.column)
+            )
             file = None if value is None else value.raw
         if file is not None:
             builder = AgentBuilder(file, findings, trusted=trusted, read_beside=read_beside)

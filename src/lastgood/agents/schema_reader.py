@@ -98,6 +98,7 @@ class Fields:
 class SchemaReader:
     findings: Findings
     version: int = NEWEST
+    is_versioned: bool = True  # whether the file says its version
     #: Inside of something that is not supported: reported once, at its top.
     _quiet: int = field(default=0, init=False)
 
@@ -208,6 +209,8 @@ class SchemaReader:
     def _field(self, values: dict[str, Value], key: Key, child: Node, at: Location, name: str) -> None:
         if key.until is not None and self.version > key.until:
             instead = f"; use {key.instead}" if key.instead else "; remove it"
+            if not self.is_versioned:
+                instead += f', or add `version: "{key.until}"` to the file if it was written for that version'
             self.findings.error(at, f"'{name}' was removed in version {key.until + 1}{instead}")
             return
         if _is_null(child):
