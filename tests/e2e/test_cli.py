@@ -91,6 +91,14 @@ def test_minus_one_is_the_newest_session(lastgood: Command) -> None:
     assert [session["id"] for session in lastgood.sessions()] == [newer, older]
 
 
+def test_a_newest_session_that_does_not_exist_says_which_do(lastgood: Command) -> None:
+    assert "No session exists yet; start one" in lastgood.say("hi", "--session", "-1").err
+    lastgood.new_session()
+    assert "Only one session exists; name it with -1" in lastgood.say("hi", "--session", "-2").err
+    lastgood.new_session()
+    assert "name one of them with -1 to -2" in lastgood("sessions", "show", "-3").err
+
+
 def test_options_may_stand_anywhere_and_two_dashes_end_them(lastgood: Command) -> None:
     done = lastgood("run", AGENT, "one", "--model", AGENT, "two", "--", "--three")
     assert done.out == "You said: one two --three\n"

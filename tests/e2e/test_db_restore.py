@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import shutil
+import sqlite3
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import apsw
@@ -231,6 +233,10 @@ def test_a_schema_is_upgraded_by_its_own_command(tmp_path: Path) -> None:
     assert "nothing to do" in lastgood("db", "upgrade").out
     stats = lastgood("db", "stats", "--json").json
     assert {table["rows"] for table in stats["tables"]} == {0}
+    with closing(sqlite3.connect(lastgood.database)) as database, database:
+        database.execute("UPDATE lastgood_schema SET digest = 'another'")
+    backup = lastgood("db", "backup", str(tmp_path / "copy.db"))
+    assert (backup.code, f"{lastgood.database} was created by a different" in backup.err) == (1, True)
 
 
 def test_postgresql_is_marked_in_place_when_no_server_is_left(

@@ -38,3 +38,18 @@ def test_a_file_that_is_no_database_is_an_error_that_says_what_to_do(tmp_path: P
     healthy = lastgood("doctor", "--listen", "127.0.0.1:0")
     assert healthy.code == 0
     assert "its schema is current" in healthy.out
+
+
+def test_a_misspelt_variable_is_a_warning_that_names_the_setting(tmp_path: Path) -> None:
+    lastgood = Command(tmp_path)
+    lastgood.env |= {
+        "LASTGOOD_SAFTEY": "strict",
+        "LASTGOOD_SAFETY": "strict",
+        "LASTGOOD_TOKEN": "x",
+        "LASTGOOD_ZZZZ": "",
+    }
+    done = lastgood("doctor", "--json", "--listen", "127.0.0.1:0")
+    assert done.code == 0
+    assert [check["message"] for check in done.json if check["name"] == "settings"] == [
+        "LASTGOOD_SAFTEY is no setting (did you mean LASTGOOD_SAFETY?)"
+    ]

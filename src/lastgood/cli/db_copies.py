@@ -73,6 +73,7 @@ def run_backup(args: argparse.Namespace) -> int:
     if target.exists():
         raise InvalidRequest(f"{target} exists; choose another name")
     started = time.monotonic()
+    asyncio.run(_check_schema(source))
     with partial_file(target) as partial:
         _copy(source, partial)
         report = asyncio.run(_verify(partial, f"The database {source}"))
@@ -83,6 +84,11 @@ def run_backup(args: argparse.Namespace) -> int:
     else:
         print_line(f"{target}: {_content(report)}, {target.stat().st_size:,} bytes, verified")
     return 0
+
+
+async def _check_schema(path: Path) -> None:
+    """Before the copy, which an error would name instead."""
+    await open_sqlite(path, read_only=True).close()
 
 
 def _copy(source: Path, target: Path) -> None:

@@ -12,27 +12,31 @@ import platform
 import shutil
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from lastgood import __version__
 from lastgood.cli.listener import listen_on
 from lastgood.cli.output import one_line, print_json, print_line
-from lastgood.cli.parser import CommandParser, add_settings, configure_command
+from lastgood.cli.parser import CommandParser, add_settings, configure_command, nearest
 from lastgood.cli.startup import settings_of
 from lastgood.engine.providers.model_references import OFFLINE_SPEC, why_offline
 from lastgood.engine.providers.provider_aliases import ALIASES
 from lastgood.engine.providers.provider_table import unusable_key
 from lastgood.errors import InvalidRequest, LastgoodError
 from lastgood.outside.env_file import secrets_of
-from lastgood.settings import Settings
+from lastgood.settings import ROWS, Settings
+from lastgood.settings.worker_settings import WORKER_ROWS
 from lastgood.store.database_url import open_store, sqlite_path
 
 _LEAST_FREE_BYTES = 1024**3
 #: Clocks of file systems may be a little ahead.
 _MOST_AHEAD_SECONDS = 120.0
 _CLIS = ("claude", "codex", "goose")
+#: Not settings of a server or a worker, but read.
+_OTHER_VARIABLES = frozenset({"TOKEN", "DEBUG"})
+_PREFIX = "LASTGOOD_"
 _MARKS = {"ok": "✓", "warning": "!", "error": "✗"}
 
 
@@ -51,8 +55,8 @@ def configure(parser: CommandParser) -> None:
         parser,
         run_doctor,
         json="print a JSON array",
-        details="Checks Python, the database and its schema, API keys by name, port, disk, clock "
-        "and the agent CLIs. Changes nothing. Exits with 1 if a server could not start.",
+        details="Checks Python, the database and its schema, API keys by name, settings, port, disk, "
+        "clock and the agent CLIs. Changes nothing. Exits with 1 if a server could not start.",
     )
 
 
@@ -62,6 +66,7 @@ def run_doctor(args: argparse.Namespace) -> int:
         _python(),
         asyncio.run(_database(settings)),
         *_keys(settings),
+        *_variables(os.environ),
         _port(settings),
         _disk(settings),
         _clock(settings),
@@ -110,6 +115,15 @@ def _keys(settings: Settings) -> Iterator[Check]:
         yield Check("keys", "warning", why_offline(OFFLINE_SPEC) or "")
 
 
+def _variables(env: Mapping[str, str]) -> Iterator[Check]:
+    """Misspelt settings, which nothing else notices: any program may have variables of that prefix."""
+    known = {row.variable.removeprefix(_PREFIX) for row in (*ROWS.values(), *WORKER_ROWS.values())}
+    ours = {name.removeprefix(_PREFIX) for name in env if name.startswith(_PREFIX)}
+    for name in sorted(ours - known - _OTHER_VARIABLES):
+        if near := nearest(name, known, _PREFIX):
+            yield Check("settings", "warning", f"{_PREFIX}{name} is no setting{near}")
+
+
 def _port(settings: Settings) -> Check:
     if settings.listen.startswith(("unix://", "fd://")):
         return Check("port", "ok", f"{settings.listen} is not a port")
@@ -117,7 +131,7 @@ def _port(settings: Settings) -> Check:
         with listen_on(settings.listen, "--listen"):
             return Check("port", "ok", f"{settings.listen} is free")
     except InvalidRequest as error:
-        return Check("port", "warning", f"{error.message} (or your server is already running)")
+        return Check("port", "warning", error.message)
 
 
 def _disk(settings: Settings) -> Check:

@@ -72,11 +72,11 @@ class CommandParser(argparse.ArgumentParser):
         super()._check_value(action, value)
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
+def nearest(word: str, known: Iterable[str], prefix: str = "") -> str:
     from difflib import get_close_matches  # only after a typo
 
     near = get_close_matches(word, list(known), 1)
-    return f" (did you mean {near[0]}?)" if near else ""
+    return f" (did you mean {prefix}{near[0]}?)" if near else ""
 
 
 def build_parser(complete: Collection[str] = COMMANDS) -> CommandParser:

@@ -51,11 +51,11 @@ from lastgood.errors import (
     NothingPending,
     ResponseUnreadable,
     ServerUnreachable,
-    SessionNotFound,
     Unauthorized,
     WrongUsage,
     error_of,
 )
+from lastgood.flows.session_reader import fewer_sessions
 from lastgood.model import events
 from lastgood.model.attempts import After
 from lastgood.model.events import EventKind, StoredEvent
@@ -122,7 +122,7 @@ class RemoteBackend:
             passed += 1
             if passed == back:
                 return session
-        raise SessionNotFound(f"Only {passed} sessions exist")
+        raise fewer_sessions(passed)
 
     async def page(self, *, limit: int, cursor: int | None, query: str) -> SessionList:
         check_text(query, "the query")

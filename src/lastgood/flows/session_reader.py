@@ -106,7 +106,7 @@ class SessionReader:
             if passed == back:
                 return page.sessions[-1]
             if page.next_cursor is None:
-                raise SessionNotFound(f"Only {passed} sessions exist")
+                raise fewer_sessions(passed)
             cursor = page.next_cursor
 
     async def read(self, tenant: TenantId, session: SessionId) -> FullSession:
@@ -286,3 +286,14 @@ def decoded(turn: EncodedTurn) -> Turn:
         if not turn.damage:
             raise
         return Turn(**plain, messages=())
+
+
+def fewer_sessions(found: int) -> SessionNotFound:
+    """For `-3` where less than three sessions exist."""
+    match found:
+        case 0:
+            return SessionNotFound("No session exists yet; start one")
+        case 1:
+            return SessionNotFound("Only one session exists; name it with -1")
+        case _:
+            return SessionNotFound(f"Only {found} sessions exist; name one of them with -1 to -{found}")

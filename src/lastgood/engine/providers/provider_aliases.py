@@ -139,10 +139,14 @@ def key_of(model: ModelSpec, secrets: Secrets) -> str | None:
     return None
 
 
+#: A process reads its keys when it starts.
+_WHERE_TO_SET = "where Lastgood runs, restart it and send the turn again"
+
+
 def missing_key(*models: ModelSpec) -> KeyRefused:
     names = " or ".join(dict.fromkeys(name for model in models for name in key_names(model))) or "its key"
     refs = ", ".join(model.ref for model in models)
-    return KeyRefused(f"no API key for {refs}; set {names} in the environment and send the turn again")
+    return KeyRefused(f"no API key for {refs}; set {names} {_WHERE_TO_SET}")
 
 
 def expand(text: str, secrets: Secrets) -> str:
@@ -159,7 +163,7 @@ def _replaced(text: str, read: Callable[[str], str | None]) -> str:
     def value(match: re.Match[str]) -> str:
         found = read(match[1])
         if found is None:
-            raise KeyRefused(f"{match[1]} is not set; set it in the environment and send the turn again")
+            raise KeyRefused(f"{match[1]} is not set; set it {_WHERE_TO_SET}")
         return found
 
     return _VARIABLE.sub(value, text)
