@@ -218,7 +218,7 @@ def test_I42_the_openai_api_cannot_ask_says_so_to_the_model_and_records_it(
     assert "the safety mode is balanced" in detail["said"]
 
 
-def test_I42_the_audit_record_names_each_approver(api: Api) -> None:
+def test_I42_the_audit_record_names_each_approver_and_outlives_the_session(api: Api) -> None:
     session = api.session("shelly")
     asked(api, session, shell("true"))
     assert resume(api, session, "approve") == 200
@@ -229,6 +229,8 @@ def test_I42_the_audit_record_names_each_approver(api: Api) -> None:
     assert record["detail"]["decision"] == "approve"
     assert record["detail"]["tool"] == "shell"
     assert "true" in record["detail"]["arguments"]
+    assert api.delete(f"/api/sessions/{session}").status == 200
+    assert api.get(f"/api/audit?subject={session}") == [record], "it is gone with its session"
 
 
 def test_I42_the_export_names_each_approver(tmp_path: Path) -> None:

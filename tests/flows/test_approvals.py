@@ -28,6 +28,7 @@ from lastgood.model.rules import Setter
 from lastgood.model.sessions import Usage
 from lastgood.model.tokens import Scope
 from lastgood.wiring import Lastgood
+from tests.faults.faults import Mode
 from tests.flows.cluster import Cluster
 from tests.flows.test_recovery import buried, dies_at, next_node, until_settled
 from tests.flows.test_teams import results, task, team
@@ -356,3 +357,16 @@ async def test_an_always_that_a_stronger_scope_forbids_changes_nothing(cluster: 
         for one in await cluster.backend.store.list_audit(DEFAULT_TENANT, AuditFilter(), limit=9)
     ]
     assert kinds == [AuditKind.RULES_CHANGED]
+
+
+async def test_an_answer_counts_although_its_rule_could_not_be_added(cluster: Cluster) -> None:
+    """Its giver would read an error, although the call runs. The next call is asked for again."""
+    node = await cluster.node(agents=[cluster.agent(**ASKED)])
+    session, _ = await waits(cluster, node)
+    cluster.strike(node, "store.set_rules_if_unchanged", Mode.RAISE, always=True)
+    by = Approver(DEFAULT_TENANT, "tok_ann", "ann", Setter(Scope.APPROVE, "tok_ann"))
+    handle = await node.approvals.answer(session, Confirmation.APPROVE_TOOL, by)
+    assert handle is not None
+    assert (await cluster.outcome(node, handle)).status is AttemptStatus.COMMITTED
+    assert len(cluster.world.ledger) == 1
+    assert (await cluster.say(node, session, CALL)).status is AttemptStatus.WAITING

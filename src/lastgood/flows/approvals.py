@@ -6,14 +6,15 @@ that: if the process dies in between, approval is requested once more, and nothi
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from lastgood.core.approval import ApprovalDecision, Confirmation, decide, shown
-from lastgood.errors import NothingPending, SessionNotFound
+from lastgood.errors import LastgoodError, NothingPending, SessionNotFound
 from lastgood.flows.dependencies import Dependencies
-from lastgood.flows.sessions import Sessions
+from lastgood.flows.sessions import RuleChange, Sessions
 from lastgood.flows.turn_handle import TurnHandle
 from lastgood.flows.turns import Turns
 from lastgood.flows.work.questions import Questions
@@ -22,6 +23,8 @@ from lastgood.model.attempts import Attempt
 from lastgood.model.audit import AuditEntry, AuditKind
 from lastgood.model.ids import AttemptId, SessionId, TaskId, TenantId, TurnId
 from lastgood.model.rules import Setter
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +112,16 @@ class Approvals:
             await self._sessions.check_change(by.tenant, session, change)
         handle = await self._give(session, asked, decided, by)
         if change is not None:
-            await self._sessions.change_rules(by.tenant, session, by.setter, change)
+            await self._change_rules(session, change, by)
         return handle
+
+    async def _change_rules(self, session: SessionId, change: RuleChange, by: Approver) -> None:
+        """The answer counts already, so what goes wrong here is no error of it: the next call is asked for
+        once more."""
+        try:
+            await self._sessions.change_rules(by.tenant, session, by.setter, change)
+        except LastgoodError as error:
+            log.warning("session %s: an answer counts, and its rule was not added: %s", session, error)
 
     async def _give(
         self, session: SessionId, asked: PendingQuestion, decided: ApprovalDecision, by: Approver
