@@ -3,6 +3,7 @@
 import time
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -24,6 +25,7 @@ from lastgood.model.sessions import Head, Turn, TurnKind
 from tests.core.builders import turn
 
 A, B = ToolCall("a", "read", "{}"), ToolCall("b", "write", "{}")
+OTHER_A = replace(A, id="a_1")
 MADE_A, MADE_B = tool_result("a", NO_RESULT), tool_result("b", NO_RESULT)
 
 
@@ -63,8 +65,11 @@ def faults(messages: Sequence[Message]) -> list[str]:
             if messages[place].tool_calls or not is_text(messages[place].content):
                 found.append(f"{place}: a bad result")
             place += 1
-        if results != Counter(call.id for call in message.tool_calls):
+        called = Counter(call.id for call in message.tool_calls)
+        if results != called:
             found.append(f"{place}: calls and results differ")
+        if called.total() > len(called) or "" in called:
+            found.append(f"{place}: calls share an id, or have none")
     return found
 
 
@@ -103,7 +108,10 @@ def valid_conversations(draw: st.DrawFn) -> tuple[Message, ...]:
         elif kind == "answer":
             made.append(assistant("fine"))
         else:
-            calls = draw(st.lists(st.sampled_from([A, B, ToolCall("c", "x", "")]), min_size=1, max_size=3))
+            several = st.lists(
+                st.sampled_from([A, B, ToolCall("c", "x", "")]), min_size=1, max_size=3, unique=True
+            )
+            calls = draw(several)
             made.append(assistant(draw(st.sampled_from(["", "let me see"])), *calls))
             made += [
                 tool_result(call.id, draw(st.sampled_from(["", "x"])))
@@ -138,7 +146,19 @@ def valid_conversations(draw: st.DrawFn) -> tuple[Message, ...]:
             (assistant("", A), tool_result("a", "x"), user("u"), assistant("", A)),
             (assistant("", A), tool_result("a", "x"), user("u"), assistant("", A), MADE_A),
         ),
-        ((assistant("", A, A), tool_result("a", "x")), (assistant("", A, A), tool_result("a", "x"), MADE_A)),
+        # and calls of one message that share an id are told apart: providers refuse them
+        (
+            (assistant("", A, A), tool_result("a", "x")),
+            (assistant("", A, OTHER_A), tool_result("a", "x"), tool_result("a_1", NO_RESULT)),
+        ),
+        (
+            (assistant("", A, A), tool_result("a", "x"), tool_result("a", "y"), user("u")),
+            (assistant("", A, OTHER_A), tool_result("a", "x"), tool_result("a_1", "y"), user("u")),
+        ),
+        (
+            (assistant("", replace(A, id="")), tool_result("", "x")),
+            (assistant("", replace(A, id="call_0")), tool_result("call_0", "x")),
+        ),
         # empty assistant messages go, other empty ones stay
         ((user(""), assistant(""), assistant(" \n"), user("u")), (user(""), user("u"))),
         # text is made Unicode
@@ -244,7 +264,7 @@ def test_a_call_left_open_by_a_turn_can_be_answered_by_the_next() -> None:
 
 def test_of_two_calls_with_one_id_the_second_stays_open() -> None:
     history = history_of([turn(None, assistant("", A, A), tool_result("a", "x"))])
-    assert prompt_of(history, [tool_result("a", "y")])[-1] == tool_result("a", "y")
+    assert prompt_of(history, [tool_result("a", "y")])[-1] == tool_result("a_1", "y")
 
 
 def test_M2_4_a_history_shares_nothing_that_can_change() -> None:

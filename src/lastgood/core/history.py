@@ -10,7 +10,7 @@ ids.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from lastgood.model.messages import File, Image, Message, Part, Reasoning, Role, ToolCall, tool_result
@@ -86,26 +86,45 @@ class _Growing:
         return History(self._head, tuple(self._settled), tuple(self._tail), self._agent, self._size)
 
 
+#: The calls of an assistant message without a result yet: by the id they came with, the ids they have now.
+_Waiting = Mapping[str, list[str]]
 #: Looked at and never changed. Making one for every message would be most of the work.
-_NONE_WAIT: Counter[str] = Counter()
+_NONE_WAIT: _Waiting = {}
 
 
 def repair(messages: Sequence[Message]) -> tuple[Message, ...]:
-    """The nearest valid conversation: missing results made, orphans and empty messages dropped."""
+    """The nearest valid conversation: missing results made, orphans and empty messages dropped, and calls of
+    one message that share an id told apart: providers refuse them."""
     valid: list[Message] = []
-    waiting = _NONE_WAIT  # calls of the last assistant message without a result yet, by id
+    waiting = _NONE_WAIT
     for message in map(mend_text, messages):
         if message.role is Role.TOOL:
-            if waiting[message.tool_call_id or ""] > 0:
-                waiting[message.tool_call_id or ""] -= 1
-                valid.append(message)
+            if ids := waiting.get(message.tool_call_id or ""):
+                id = ids.pop(0)
+                valid.append(message if id == message.tool_call_id else replace(message, tool_call_id=id))
             continue
-        valid.extend(tool_result(call_id, NO_RESULT) for call_id in waiting.elements())
-        waiting = Counter(call.id for call in message.tool_calls) if message.tool_calls else _NONE_WAIT
+        valid.extend(_missing_results(waiting))
+        waiting = _NONE_WAIT
+        if message.tool_calls:
+            given, message = message, with_unique_call_ids(message)
+            waiting = _waiting(given, message)
         if message.role is not Role.ASSISTANT or not message.is_blank or message.tool_calls:
             valid.append(message)
-    valid.extend(tool_result(call_id, NO_RESULT) for call_id in waiting.elements())
+    valid.extend(_missing_results(waiting))
     return tuple(valid)
+
+
+def _waiting(given: Message, message: Message) -> _Waiting:
+    waiting: dict[str, list[str]] = {}
+    for before, call in zip(given.tool_calls, message.tool_calls, strict=True):
+        waiting.setdefault(before.id, []).append(call.id)
+    return waiting
+
+
+def _missing_results(waiting: _Waiting) -> Iterator[Message]:
+    for ids in waiting.values():
+        for id in ids:
+            yield tool_result(id, NO_RESULT)
 
 
 def mend_text(message: Message) -> Message:
