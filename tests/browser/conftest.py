@@ -57,8 +57,9 @@ def write_agents(folder: Path) -> tuple[str, ...]:
     (folder / "shelly.yaml").write_text(yaml.safe_dump({"agents": {"root": shelly}}))
     asker = {"model": "builtin/scripted", "description": "Asks people", "toolsets": [{"type": "user_prompt"}]}
     (folder / "asker.yaml").write_text(yaml.safe_dump({"agents": {"root": asker}}))
-    later = {"model": "builtin/scripted", "description": "Has a warning", "toolsets": [{"type": "memory"}]}
-    (folder / "later.yaml").write_text(yaml.safe_dump({"agents": {"root": later}}))
+    later = {"model": "builtin/scripted", "description": "Has a warning"}
+    model = {"provider": "openai", "model": "x", "provider_opts": {"unknown": 1}}
+    (folder / "later.yaml").write_text(yaml.safe_dump({"agents": {"root": later}, "models": {"m": model}}))
     return "builtin/scripted", *(str(folder / f"{name}.yaml") for name in ("shelly", "asker", "later"))
 
 

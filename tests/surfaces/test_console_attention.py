@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 import yaml
 
+from lastgood.flows import attention
 from lastgood.flows.attention import STUCK_SECONDS
 from lastgood.model.ids import TenantId
 from lastgood.model.webhooks import DeliveryState
 from lastgood.surfaces.console import agents as console_agents
+from lastgood.surfaces.console import approvals
 from lastgood.surfaces.console.snippets import curl, sdk
 from tests.surfaces.in_process_server import AGENT, InProcessServer, open_inside
 from tests.surfaces.test_console import (
@@ -37,7 +39,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def test_every_page_counts_the_questions_that_wait(inside: InProcessServer, visitor: Visitor) -> None:
-    assert (await visitor.get("/approvals/count.json")).json == {"waiting": 0}
+    assert (await visitor.get("/approvals/count.json")).json == {"waiting": 0, "is_more": False}
     assert ">0</span>" in (await visitor.get("/usage")).body.decode()
     session = await asked(inside, "true")
     await counted(visitor, 1)
@@ -51,9 +53,24 @@ async def test_every_page_counts_the_questions_that_wait(inside: InProcessServer
     await counted(visitor, 0)
 
 
+async def test_a_count_that_is_not_complete_says_so(
+    inside: InProcessServer, visitor: Visitor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in (attention, approvals):
+        monkeypatch.setattr(name, "MOST_WAITING", 2)
+    for _ in range(2):
+        await asked(inside, "true")
+    async with asyncio.timeout(20):
+        while (await visitor.get("/approvals/count.json")).json != {"waiting": 2, "is_more": True}:
+            await asyncio.sleep(0.05)
+    page = (await visitor.get("/approvals")).body.decode()
+    assert "<span data-count>2+</span>" in page
+    assert "These are the newest 2 sessions. More wait" in page
+
+
 async def counted(visitor: Visitor, wanted: int) -> None:
     async with asyncio.timeout(20):
-        while (await visitor.get("/approvals/count.json")).json != {"waiting": wanted}:
+        while (await visitor.get("/approvals/count.json")).json != {"waiting": wanted, "is_more": False}:
             await asyncio.sleep(0.05)
 
 
@@ -68,7 +85,7 @@ async def test_a_count_holds_only_what_its_reader_may_see(guarded: InProcessServ
     await worker.report(claim, "ask", question={"id": "q1", "tool": "Bash", "input": {"command": "make"}})
     for token, count in {"all": 2, "same tenant": 1, "theirs": 0}.items():
         reader = await Visitor(guarded).login(token)
-        assert (await reader.get("/approvals/count.json")).json == {"waiting": count}, token
+        assert (await reader.get("/approvals/count.json")).json == {"waiting": count, "is_more": False}, token
         listed = (await reader.get("/approvals.json")).json["waiting"]
         assert sum(len(one["questions"]) for one in listed) == count, token
     assert (await (await Visitor(guarded).login("chat")).get("/approvals/count.json")).status == 403
@@ -144,8 +161,9 @@ async def test_the_list_of_agents_has_pages_and_a_search(tmp_path: Path) -> None
 
 
 async def test_warnings_name_the_folder_only_to_an_admin(tmp_path: Path) -> None:
-    agent = {"model": AGENT, "toolsets": [{"type": "memory"}]}
-    (tmp_path / "later.yaml").write_text(yaml.safe_dump({"agents": {"root": agent}}))
+    model = {"provider": "openai", "model": "x", "provider_opts": {"unknown": 1}}
+    file = {"agents": {"root": {"model": AGENT}}, "models": {"m": model}}
+    (tmp_path / "later.yaml").write_text(yaml.safe_dump(file))
     async with open_inside(tmp_path, str(tmp_path / "later.yaml"), tokens=TOKENS) as inside:
         for token, named in {"read": "later.yaml:", "admin": f"{tmp_path}/later.yaml:"}.items():
             reader = await Visitor(inside).login(token)

@@ -12,6 +12,7 @@ import yaml
 
 from lastgood.model.ids import SessionId, TenantId
 from lastgood.model.sessions import Session
+from lastgood.surfaces.console.session_page import MOST_FAILED
 from tests.surfaces.in_process_server import AGENT, InProcessServer, open_inside
 from tests.surfaces.test_console import TOKENS, Visitor, said, seen, shelly
 
@@ -302,3 +303,17 @@ async def test_a_turn_shows_its_share_of_the_context_where_the_size_is_known(tmp
             assert shown["context"] == {"tokens": tokens, "size": 100, "percent": tokens, "level": "full"}
             assert all(f"{tokens} % of the context" in page for page in pages)
             assert "context" not in str(shown["decisions"])  # not said twice
+
+
+async def test_hundreds_of_failed_turns_after_one_turn_are_not_all_shown(
+    inside: InProcessServer, visitor: Visitor
+) -> None:
+    session = await inside.session()
+    await inside.turn(session)
+    for _ in range(MOST_FAILED + 2):
+        newest = await inside.failed(session)
+    data = (await visitor.get(f"/sessions/{session}.json")).json
+    assert (len(data["failed"]), data["failed_hidden"]) == (MOST_FAILED, 2)
+    assert data["failed"][-1]["newest"]["id"] == newest
+    page = (await visitor.get(f"/sessions/{session}")).body.decode()
+    assert "2 earlier turns that failed are not shown" in page

@@ -30,6 +30,8 @@ FAILURES_SECONDS = 3600.0
 STUCK_SECONDS = 60.0
 #: How old a dead letter may be. It was tried for a day before it became one.
 DEAD_LETTERS_SECONDS = 3 * 86_400.0
+#: Sessions whose questions are listed.
+MOST_WAITING = 50
 #: For how long a count is kept: every page shows it.
 _COUNT_SECONDS = 1.0
 _MOST_COUNTS = 1000
@@ -62,17 +64,32 @@ class FailingWebhook:
     newest: Delivery | None
 
 
+@dataclass(frozen=True, slots=True)
+class QuestionCount:
+    """`is_more`: there are other sessions that wait, which are not counted."""
+
+    number: int
+    is_more: bool
+
+    @property
+    def text(self) -> str:
+        return f"{self.number}{'+' if self.is_more else ''}"
+
+
+NO_QUESTIONS = QuestionCount(0, False)
+
+
 @dataclass(slots=True)
 class _Counts:
     """Of questions, by tenant and user, with the time until which each is used."""
 
-    known: dict[tuple[TenantId, str], tuple[float, int]] = field(default_factory=dict)
+    known: dict[tuple[TenantId, str], tuple[float, QuestionCount]] = field(default_factory=dict)
 
-    def get(self, whose: tuple[TenantId, str], now: float) -> int | None:
-        until, count = self.known.get(whose, (0.0, 0))
+    def get(self, whose: tuple[TenantId, str], now: float) -> QuestionCount | None:
+        until, count = self.known.get(whose, (0.0, NO_QUESTIONS))
         return count if now < until else None
 
-    def put(self, whose: tuple[TenantId, str], count: int, now: float) -> None:
+    def put(self, whose: tuple[TenantId, str], count: QuestionCount, now: float) -> None:
         if len(self.known) >= _MOST_COUNTS:
             self.known.clear()
         self.known[whose] = now + _COUNT_SECONDS, count
@@ -87,7 +104,9 @@ class Attention:
         self._access = access
         self._tasks = tasks
 
-    async def questions(self, tenant: TenantId, user: str, *, limit: int = 50) -> tuple[WaitingSession, ...]:
+    async def questions(
+        self, tenant: TenantId, user: str, *, limit: int = MOST_WAITING
+    ) -> tuple[WaitingSession, ...]:
         """Sessions that wait for a person, newest first."""
         here = await self._store.waiting_sessions(tenant, limit=limit)
         tasks, _ = await self._tasks.list(
@@ -100,12 +119,14 @@ class Attention:
                 found.append(WaitingSession(session, questions))
         return tuple(found)
 
-    async def count_questions(self, tenant: TenantId, user: str) -> int:
+    async def count_questions(self, tenant: TenantId, user: str) -> QuestionCount:
         """Returns how many questions `questions` lists, as of a moment ago."""
         now, whose = self._clock.monotonic(), (tenant, user)
         count = self._counts.get(whose, now)
         if count is None:
-            count = sum(len(one.questions) for one in await self.questions(tenant, user))
+            waiting = await self.questions(tenant, user)
+            number = sum(len(one.questions) for one in waiting)
+            count = QuestionCount(number, len(waiting) >= MOST_WAITING)
             self._counts.put(whose, count, now)
         return count
 

@@ -14,6 +14,7 @@ from lastgood.core.approval import Confirmation
 from lastgood.core.visible_text import visible
 from lastgood.errors import InvalidRequest, NothingPending, RuntimeNotFound
 from lastgood.flows.approvals import Approver, PendingQuestion
+from lastgood.flows.attention import MOST_WAITING
 from lastgood.model.audit import AuditRecord
 from lastgood.model.ids import TaskId
 from lastgood.model.sessions import Session
@@ -44,7 +45,8 @@ class ApprovalPages:
                     "questions": [question_view(asked, one.session) for asked in one.questions],
                 }
                 for one in found
-            ]
+            ],
+            "is_more": len(found) >= MOST_WAITING,
         }
         return Page("approvals.html", "Approvals", data)
 

@@ -17,6 +17,7 @@ from urllib.parse import quote
 
 from lastgood import __version__
 from lastgood.errors import LastgoodError, NotFound, Unauthorized
+from lastgood.flows.attention import NO_QUESTIONS, QuestionCount
 from lastgood.model.ids import TenantId
 from lastgood.model.tokens import Scope
 from lastgood.surfaces.console.snippets import SNIPPETS
@@ -77,7 +78,7 @@ class Pages:
     public_url: str | None
     asks_for_token: bool
     only: Container[str]
-    count_questions: Callable[[TenantId, str], Awaitable[int]]
+    count_questions: Callable[[TenantId, str], Awaitable[QuestionCount]]
 
     @property
     def secure(self) -> bool:
@@ -98,9 +99,10 @@ class Pages:
 
     async def count(self, request: Request) -> Response:
         """How many questions wait for a person: the navigation of every page shows it."""
-        return json_reply({"waiting": await self._waiting(request)}, 200, _PRIVATE)
+        count = await self._waiting(request)
+        return json_reply({"waiting": count.number, "is_more": count.is_more}, 200, _PRIVATE)
 
-    async def _waiting(self, request: Request) -> int:
+    async def _waiting(self, request: Request) -> QuestionCount:
         return await self.count_questions(request.caller.tenant, request.caller.user)
 
     def _without_suffix(self, request: Request) -> bool:
@@ -110,7 +112,7 @@ class Pages:
         request.path = {name: value.removesuffix(".json") for name, value in request.path.items()}
         return True
 
-    def html(self, request: Request, page: Page, waiting: int = 0) -> Reply:
+    def html(self, request: Request, page: Page, waiting: QuestionCount = NO_QUESTIONS) -> Reply:
         secret = cookie_of(request, "form")
         made = secret or secrets.token_urlsafe(24)
         text = self._templates.get_template(page.template).render(

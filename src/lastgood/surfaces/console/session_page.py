@@ -42,6 +42,8 @@ IN_WINDOW = 30
 #: Of the messages that the turn before saw as well, the newest.
 MOST_KNOWN = 100
 _MOST_BRANCHES = 100
+#: Turns that were not committed, of a window: a client may have tried hundreds of times after one turn.
+MOST_FAILED = 30
 #: Of what a runtime reported, so much is on the timeline of a turn.
 _MOST_REPORTED = 200
 
@@ -68,12 +70,13 @@ class SessionPages:
             for turn, author in zip(turns, authors, strict=True)
         ]
         shown = {turn.id for turn in turns} | ({None} if not turns or turns[0].seq == 1 else set())
-        uncommitted = await self._uncommitted(session, attempts, shown)
+        uncommitted, hidden = await self._uncommitted(session, attempts, shown)
         data: dict[str, Any] = {
             "session": session_view(session),
             "turns": chain,
             "damage": damage,
             "failed": uncommitted,
+            "failed_hidden": hidden,
             "branches": [branch_view(one) for one in branches],
             "forks": [session_view(one) for one in await sessions.forks(session, may_read)],
             "running": self._running(session, attempts),
@@ -146,14 +149,16 @@ class SessionPages:
 
     async def _uncommitted(
         self, session: Session, attempts: Sequence[Attempt], shown: set[TurnId | None]
-    ) -> list[dict[str, Any]]:
-        """Turns that were tried and never committed, beside the turn that they would have followed."""
+    ) -> tuple[list[dict[str, Any]], int]:
+        """Turns that were tried and never committed, beside the turn that they would have followed: the
+        newest, and how many there are before them."""
         committed = {one.turn for one in attempts if one.status is AttemptStatus.COMMITTED}
         by_turn: dict[TurnId, list[Attempt]] = {}
         for attempt in attempts:
             if attempt.turn not in committed and attempt.base in shown:
                 by_turn.setdefault(attempt.turn, []).append(attempt)
-        return [await self._failed_turn(session, tries) for tries in by_turn.values()]
+        newest = [*by_turn.values()][-MOST_FAILED:]
+        return [await self._failed_turn(session, tries) for tries in newest], len(by_turn) - len(newest)
 
     async def _failed_turn(self, session: Session, tries: Sequence[Attempt]) -> dict[str, Any]:
         newest = tries[-1]

@@ -211,17 +211,20 @@ const badge = byId("count");
 const ownTitle = document.title;
 
 function showCount(count) {
-  badge.hidden = !count;
+  badge.hidden = count === "0";
   const shown = badge.querySelector("[data-count]");
-  if (shown.textContent !== String(count)) shown.textContent = count;
-  document.title = count ? `(${count}) ${ownTitle}` : ownTitle;
+  if (shown.textContent !== count) shown.textContent = count;
+  document.title = count === "0" ? ownTitle : `(${count}) ${ownTitle}`;
 }
 
 async function readCount() {
   if (!live.paused) {
     try {
       const answer = await fetch("/approvals/count.json", { headers: { accept: "application/json" } });
-      if (answer.ok) showCount((await answer.json()).waiting);
+      if (answer.ok) {
+        const { waiting, is_more } = await answer.json();
+        showCount(`${waiting}${is_more ? "+" : ""}`);
+      }
     } catch { /* the server is away; the next one tells */ }
   }
   setTimeout(readCount, document.hidden ? COUNT_HIDDEN_MILLISECONDS : COUNT_MILLISECONDS);
@@ -465,7 +468,7 @@ const session = document.querySelector("[data-session]");
 if (session && !location.hash && session.querySelector("#composer")) scrollTo(0, document.body.scrollHeight);
 if (session?.dataset.streams) follower = new Follower(session.dataset.session);
 if (badge) {
-  showCount(Number(badge.querySelector("[data-count]").textContent));
+  showCount(badge.querySelector("[data-count]").textContent);
   setTimeout(readCount, COUNT_MILLISECONDS);
 }
 if (bar) startPolling(Number(bar.dataset.refresh));
