@@ -6,14 +6,19 @@ from pathlib import Path
 import jsonschema  # type: ignore[import-untyped]
 import pytest
 
-from lastgood.core import todo
+from lastgood.core import memories, skills, todo
+from lastgood.core import openapi as core_openapi
 from lastgood.core.tool_permissions import Allowed, Asks, Denied, judge
+from lastgood.engine.skills.skill import SKILL_BYTES
+from lastgood.engine.tools import background_jobs as jobs
 from lastgood.engine.tools import (
     command_output,
     directory_listing,
     fetch,
     file_search,
     filesystem,
+    http_call,
+    openapi,
     processes,
     shell,
     text_files,
@@ -27,7 +32,7 @@ from tests.tools.toolkit import Kit
 
 pytestmark = pytest.mark.anyio
 
-TYPES = {"echo", "fetch", "filesystem", "memory", "script", "shell", "think", "todo", "user_prompt"}
+TYPES = {"api", "echo", "fetch", "filesystem", "memory", "script", "shell", "think", "todo", "user_prompt"}
 
 
 def test_the_first_toolsets() -> None:
@@ -103,17 +108,19 @@ def test_the_documentation_has_the_modes_as_they_are() -> None:
 
 
 async def test_the_documentation_has_every_tool_as_it_is(tmp_path: Path) -> None:
-    kits = {kind: Kit(kind, None).tools.values() for kind in TYPES - {"script"}}
+    kits = {kind: Kit(kind, None).tools.values() for kind in TYPES - {"api", "script"}}
     skill = tmp_path / ".agents/skills/a"
     skill.mkdir(parents=True)
     (skill / "SKILL.md").write_text("---\ndescription: d\ncontext: fork\n---\n")
     (skill / "more.md").write_text("")
     place = SessionPlace(DEFAULT_TENANT, SessionId("s"), tmp_path)
     spec = ToolsetSpec("skills", options={"sources": ["local"]})
-    offer = await live_toolsets(Secrets({}), environment={})["skills"].program(spec, place).offer()
+    live = live_toolsets(Secrets({}), environment={})
+    listed = await live["skills"].program(spec, place).offer()
+    started = await live["background_jobs"].program(ToolsetSpec("background_jobs"), place).offer()
     assert rows("The tools") == {
         (tool.name, kind, tool.effect.value, tool.on_unknown.value)
-        for kind, tools in {**kits, "skills": offer.tools}.items()
+        for kind, tools in {**kits, "skills": listed.tools, "background_jobs": started.tools}.items()
         for tool in tools
     }
 
@@ -133,6 +140,17 @@ def test_the_documentation_has_the_limits_as_they_are() -> None:
         f"stops after {filesystem.SEARCH_SECONDS:g} seconds",
         f"up to {fetch.PAGE_BYTES // mib} MiB, read within {fetch.SECONDS} seconds",
         f"holds {todo.MOST} entries",
+        f"{jobs.MOST_RUNNING} running jobs of a session, {jobs.MOST_OF_TENANT} of a tenant",
+        f"the last {jobs.KEPT_BYTES // kib} KiB are kept, of the last {jobs.MOST_ENDED} jobs",
+        f"`timeout`, up to {jobs.MOST_WAIT_SECONDS}",
+        f"{http_call.RESPONSE_BYTES // mib} MiB of a response",
+        f"{http_call.SECONDS} seconds (`timeout`, up to {http_call.MOST_SECONDS}), "
+        f"{core_openapi.MOST_OPERATIONS} operations, documents of {openapi.DOCUMENT_BYTES // mib} MiB, "
+        f"in YAML {openapi.YAML_BYTES // mib} MiB",
+        f"{memories.MOST_MEMORIES:,} memories of {memories.MEMORY_CHARACTERS:,} characters",
+        f"{skills.MOST_SKILLS} skills, {skills.MOST_FILES} files for each",
+        f"{SKILL_BYTES // kib} KiB of a file",
+        f"descriptions of {skills.MOST_DESCRIPTION_CHARACTERS:,} characters",
     ):
         assert words in text
     assert command_output.HEAD_BYTES == command_output.TAIL_BYTES

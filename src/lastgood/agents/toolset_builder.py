@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
 from ipaddress import ip_network
 from typing import Any
@@ -11,6 +12,7 @@ from lastgood.agents.findings import Findings, Location, hint
 from lastgood.agents.placeholders import check_filled, check_text
 from lastgood.agents.schema_reader import Fields, Value
 from lastgood.core.egress import is_named_loopback
+from lastgood.core.url_template import why_not_an_endpoint
 from lastgood.model.agents import ToolsetSpec
 
 _NAMED = ("type", "tools", "instruction")
@@ -59,6 +61,8 @@ class ToolsetBuilder:
         if "post_edit" in fields and not self._trusted:
             what = "an agent file from a URL may not run commands after edits: these are ignored"
             self._findings.warning(fields.at("post_edit"), what)
+        if kind == "api" and "api_config" in fields:
+            self._check_endpoint(fields.raw("api_config"))
         values = self._resolved(kind, fields)
         return ToolsetSpec(
             type=kind,
@@ -91,8 +95,10 @@ class ToolsetBuilder:
         check_text(fields, ("instruction",), self._findings)
         remote: Fields | None = fields.raw("remote")
         scripts: list[Fields] = [one.raw for one in fields.named("shell").values()]
-        for section in (fields, *scripts, *(() if remote is None else (remote,))):
-            check_filled(section, self._findings)
+        config: Fields | None = fields.raw("api_config")
+        for section in (fields, *scripts, remote, config):
+            if section is not None:
+                check_filled(section, self._findings)
         if remote is not None and self._trusted and not fields.raw("allow_private_ips", False):
             self._check_address(remote)
 
@@ -108,6 +114,15 @@ class ToolsetBuilder:
                 "server is in a private network, else use https"
             )
             self._findings.warning(remote.at("url"), what)
+
+    def _check_endpoint(self, config: Fields) -> None:
+        name = config.text("name")
+        if name and re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name) is None:
+            what = f"'{name}' is not a name of a tool; use up to 64 letters, digits, '_' and '-'"
+            self._findings.error(config.at("name"), what)
+        problem = why_not_an_endpoint(config.text("endpoint")) if "endpoint" in config else None
+        if problem is not None:
+            self._findings.error(config.at("endpoint"), f"'{config.text('endpoint')}': {problem}")
 
     def _check_lists(self, fields: Fields) -> None:
         for key in ("allow_list", "deny_list", "allowed_domains", "blocked_domains"):

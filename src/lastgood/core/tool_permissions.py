@@ -185,7 +185,7 @@ def granting(rules: Permissions, tool: str, arguments: Mapping[str, Any], root: 
 # -- does a rule speak of this call? -------------------------------------------------
 
 #: The argument that is a command line, by the tool that takes it.
-_COMMANDS = {"shell": "cmd"}
+_COMMANDS = {"shell": "cmd", "run_background_job": "cmd"}
 _PATHS = ("path", "paths", "cwd", "dir", "directory", "file", "filename")
 
 

@@ -146,6 +146,30 @@ async def post(
     return answer
 
 
+async def request(
+    method: str,
+    url: str,
+    *,
+    body: bytes | None = None,
+    headers: Mapping[str, str],
+    limit_bytes: int,
+    timeout_seconds: float,
+    policy: Policy = STRANGERS_ONLY,
+    network: Network = SYSTEM,
+) -> Fetched:
+    """A request of any method. A redirect is an error: it would send a body, or a key, to another host."""
+    target, asked = _judged(url, lambda one: judge_url(one, policy))
+    read = partial(_fetched, str(target), limit_bytes)
+    try:
+        async with asyncio.timeout(timeout_seconds):
+            answer = await _ask_once(target, asked, headers, network, read, body, method)
+    except TimeoutError:
+        raise EgressTimedOut(f"{shown(url)} timed out after {timeout_seconds:g} s") from None
+    if isinstance(answer, str):
+        raise EgressFailed(f"{shown(url)} redirects, and redirects are not followed; use the final URL")
+    return answer
+
+
 async def _status(answer: aiohttp.ClientResponse) -> int:
     return answer.status
 
@@ -206,8 +230,9 @@ async def _ask_once(
     network: Network,
     read: Callable[[aiohttp.ClientResponse], Awaitable[_Read]],
     body: bytes | None = None,
+    method: str | None = None,
 ) -> _Read | str:
-    """What `read` makes of the answer, or where it leads to. With a body it is posted."""
+    """What `read` makes of the answer, or where it leads to. `method`: without one, POST if it has a body."""
     url = str(target)
     addresses = await checked_addresses(asked, url, network)
     connector = aiohttp.TCPConnector(
@@ -226,7 +251,7 @@ async def _ask_once(
         headers={"User-Agent": "lastgood", "Accept-Encoding": "identity"},
     ) as session:
         try:
-            method = "GET" if body is None else "POST"
+            method = method or ("GET" if body is None else "POST")
             async with session.request(
                 method, target, headers=dict(headers), data=body, allow_redirects=False
             ) as answer:

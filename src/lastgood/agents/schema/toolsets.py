@@ -192,10 +192,10 @@ _KEYS = {
     "webhook_config": Key(WEBHOOK_CONFIG, "where to send it"),
     "rag_config": Key(RAG_CONFIG, "what to search"),
     "models": Key(ListOf(TEXT, least=1), "models to choose from"),
-    "recall": Key(FLAG, "whether the agent is notified when a job has finished"),
+    "recall": Key(FLAG, "whether the agent is notified when a job has finished", "it must ask"),
     "allowed_servers": Key(TEXTS, "the only servers to choose from"),
     "blocked_servers": Key(TEXTS, "servers to exclude"),
-    "max_output_bytes": Key(_COUNT, "the maximum length of a response"),
+    "max_output_bytes": Key(Whole(least=1), "the maximum length of a response"),
     "env_file": Key(
         ListOf(TEXT, or_one=True),
         "files with environment variables",
@@ -236,7 +236,7 @@ TOOLSET = Typed(
         "memory": Variant("stores facts across sessions", ("path",)),
         "tasks": Variant("keeps a task list in a file", ("path",), _WITHOUT),
         "file": Variant("edits one file at a time", _FILES, _WITHOUT),
-        "background_jobs": Variant("runs commands in the background", ("env", "recall"), _WITHOUT),
+        "background_jobs": Variant("runs commands in the background", ("env", "recall")),
         "plan": Variant("keeps a plan that agents share", (), _WITHOUT),
         "session_plan": Variant("keeps a plan for the session", (), _WITHOUT),
         "session_context": Variant("reads the session", (), _WITHOUT),
@@ -245,13 +245,11 @@ TOOLSET = Typed(
         "api": Variant(
             "calls one API endpoint",
             ("api_config", "timeout", "allow_private_ips"),
-            _WITHOUT,
             needs=("api_config",),
         ),
         "openapi": Variant(
             "calls an API described by OpenAPI",
             ("url", "headers", "timeout", "allow_private_ips", "max_output_bytes"),
-            _WITHOUT,
             needs=("url",),
         ),
         "a2a": Variant(

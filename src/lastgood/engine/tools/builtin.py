@@ -32,6 +32,7 @@ def first_toolsets(
     """`environment` is the server's: commands get a few harmless variables of it and no others."""
     known = Environment(environment, secrets)
     makers: dict[str, Callable[[ToolsetSpec], Sequence[Tool]]] = {
+        "api": lambda spec: _api_toolset(spec, known, network),
         "echo": lambda spec: [ECHO],
         "fetch": lambda spec: _fetch_toolset(spec, known, network),
         "filesystem": lambda spec: filesystem_toolset(spec, known),
@@ -51,13 +52,25 @@ def live_toolsets(
     """Those whose tools are listed before every model call. Making them starts nothing."""
     from lastgood.engine.mcp.toolset import McpToolset
     from lastgood.engine.skills.toolset import SkillToolset
+    from lastgood.engine.tools.background_jobs import JobToolset
+    from lastgood.engine.tools.openapi import OpenApiToolset
     from lastgood.outside.network import SYSTEM
 
-    network = network or SYSTEM
+    network, known = network or SYSTEM, Environment(environment, secrets)
     return {
-        "mcp": McpToolset(Environment(environment, secrets), network),
+        "background_jobs": JobToolset(known),
+        "mcp": McpToolset(known, network),
+        "openapi": OpenApiToolset(known, network),
         "skills": SkillToolset(environment.get("HOME"), network),
     }
+
+
+def _api_toolset(spec: ToolsetSpec, environment: Environment, network: Network | None) -> Sequence[Tool]:
+    """Imported where an agent asks for it, as `fetch`."""
+    from lastgood.engine.tools.api import api_toolset
+    from lastgood.outside.network import SYSTEM
+
+    return api_toolset(spec, environment, network or SYSTEM)
 
 
 def _fetch_toolset(spec: ToolsetSpec, environment: Environment, network: Network | None) -> Sequence[Tool]:

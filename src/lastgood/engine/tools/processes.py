@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from lastgood.engine.tools.cancellation import finish
-from lastgood.engine.tools.command_output import Capture, OutputStream
+from lastgood.engine.tools.command_output import HEAD_BYTES, Capture, OutputStream
 from lastgood.engine.tools.tool import ToolFailed
 
 #: Between asking a group to end and killing it.
@@ -62,6 +62,8 @@ class ProcessSpec:
     longest_key: int = 0
     #: What it reads. None: nothing, and what it says on stderr is part of its output.
     stdin: bytes | None = None
+    #: Of the beginning of its output, and of its end.
+    kept_bytes: int = HEAD_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +81,12 @@ class ProcessResult:
 
 
 async def run(command: ProcessSpec, say: Callable[[str], None]) -> ProcessResult:
-    running = _Running(command, say)
+    return await until_ended(RunningProcess(command, say))
+
+
+async def until_ended(running: RunningProcess) -> ProcessResult:
+    """Ends it when its time is up, or when this is cancelled."""
+    command = running.command
     try:
         running.watch()
         in_time = await running.exits_within(command.seconds)
@@ -89,13 +96,17 @@ async def run(command: ProcessSpec, say: Callable[[str], None]) -> ProcessResult
         await finish(running.end())
     code = running.process.returncode if in_time else None
     errors = command.scrub(running.errors.text())
-    return ProcessResult(command.scrub(running.capture.text()), code, left_some, errors)
+    return ProcessResult(running.output_so_far(), code, left_some, errors)
 
 
-class _Running:
+class RunningProcess:
+    """Started; `until_ended` must be awaited."""
+
     def __init__(self, command: ProcessSpec, say: Callable[[str], None]) -> None:
         self._loop = asyncio.get_running_loop()
-        self.capture, self.errors = Capture(), Capture()
+        self.command = command
+        self.capture = Capture(command.kept_bytes, command.kept_bytes)
+        self.errors = Capture()
         self._stream = OutputStream(self._loop, say, command.scrub, command.longest_key)
         self._exited: asyncio.Future[None] = self._loop.create_future()
         self._closed: asyncio.Future[None] = self._loop.create_future()
@@ -149,6 +160,9 @@ class _Running:
             given.seek(0)
             words = ("/bin/sh", "-c", _WITH_INPUT, f"/dev/fd/{given.fileno()}", *command.words)
             return self._start(words, command, lifeline, output, errors, (given.fileno(),))
+
+    def output_so_far(self) -> str:
+        return self.command.scrub(self.capture.text())
 
     def watch(self) -> None:
         os.set_blocking(self._output, False)

@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 from lastgood.engine.tools.command_environment import Environment
+from lastgood.engine.tools.command_output import HEAD_BYTES
 from lastgood.engine.tools.processes import ProcessResult, ProcessSpec, run
 from lastgood.engine.tools.rooted_files import Root, place_under
 from lastgood.engine.tools.tool import Tool, ToolFailed, ToolUse
@@ -45,20 +46,34 @@ class Shell:
         own: Mapping[str, Any] = MappingProxyType({}),
     ) -> ProcessResult:
         """`given` are variables from the call, `own` those the file has beside the command."""
+        command = self.process_of(use, line, folder=folder, seconds=seconds, given=given, own=own)
+        return await run(command, use.say)
+
+    def process_of(
+        self,
+        use: ToolUse,
+        line: str,
+        *,
+        folder: str,
+        seconds: float,
+        given: Mapping[str, str] = MappingProxyType({}),
+        own: Mapping[str, Any] = MappingProxyType({}),
+        kept_bytes: int = HEAD_BYTES,
+    ) -> ProcessSpec:
         if "\x00" in line:
             raise ToolFailed("a command cannot contain a NUL character")
         filled, trusted = self.environment.filled, self.spec.trusted
         of_toolset, longest = filled(self.spec.options.get("env") or {}, trusted)
         of_script, longer = filled(own, trusted, canonical=True)
-        command = ProcessSpec(
+        return ProcessSpec(
             words=(SHELL, "-c", line),
             folder=_folder(use, folder),
             environment={**self.environment.of(use), **of_toolset, **of_script, **given},
             seconds=seconds,
             scrub=self.environment.secrets.scrub,
             longest_key=max(longest, longer),
+            kept_bytes=kept_bytes,
         )
-        return await run(command, use.say)
 
 
 def shell_toolset(spec: ToolsetSpec, environment: Environment) -> Sequence[Tool]:

@@ -1,0 +1,38 @@
+"""Decides which background jobs a conversation has started.
+
+Jobs live in one process of ours and end with it. The conversation is what knows of earlier ones, so that the
+model can be told that they are gone.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from lastgood.model.messages import Message, Role
+
+RUN_JOB = "run_background_job"
+STARTED = "Background job started with ID: "
+
+
+def started_jobs(messages: Sequence[Message]) -> dict[str, str]:
+    """The command of each job, by its id, the first one first."""
+    commands: dict[str, str] = {}
+    jobs: dict[str, str] = {}
+    for message in messages:
+        commands.update(
+            (call.id, _command(call.arguments)) for call in message.tool_calls if call.name == RUN_JOB
+        )
+        call_id = message.tool_call_id or ""
+        is_result = message.role is Role.TOOL and call_id in commands
+        if is_result and message.content.startswith(STARTED):
+            jobs[message.content[len(STARTED) :].partition("\n")[0].strip()] = commands[call_id]
+    return jobs
+
+
+def _command(arguments: str) -> str:
+    try:
+        plain = json.loads(arguments)
+    except ValueError:
+        return ""
+    return str(plain.get("cmd", "")) if isinstance(plain, dict) else ""

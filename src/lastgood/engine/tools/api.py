@@ -1,0 +1,53 @@
+"""`api`: one tool that makes the request which the agent's file describes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from lastgood.core.openapi import READ_ONLY
+from lastgood.core.url_template import environment_in, filled, names_in
+from lastgood.engine.tools.command_environment import Environment
+from lastgood.engine.tools.http_call import HttpCaller, effects_of
+from lastgood.engine.tools.tool import Tool, ToolUse
+from lastgood.model.agents import ToolsetSpec
+from lastgood.outside.network import Network
+
+#: Their arguments are sent in the URL only.
+_WITHOUT_BODY = READ_ONLY | {"DELETE"}
+
+
+def api_toolset(spec: ToolsetSpec, environment: Environment, network: Network) -> Sequence[Tool]:
+    config: Mapping[str, Any] = spec.options.get("api_config") or {}
+    method, endpoint = str(config.get("method", "GET")), str(config.get("endpoint", ""))
+    caller = HttpCaller(spec, environment, network)
+    in_url = names_in(endpoint)
+    properties: Mapping[str, Any] = config.get("args") or {}
+
+    async def run(use: ToolUse) -> str:
+        headers, _ = environment.filled(config.get("headers") or {}, spec.trusted)
+        template = endpoint
+        for variable in environment_in(endpoint) if spec.trusted else ():
+            values, _ = environment.filled({"value": variable}, spec.trusted)
+            template = template.replace(variable, values["value"])
+        known = {name: value for name, value in use.arguments.items() if name in properties}
+        body = None
+        if method not in _WITHOUT_BODY:
+            sent = {name: value for name, value in known.items() if name not in in_url}
+            body = json.dumps(sent, ensure_ascii=False).encode()
+        return await caller.call(use, method, filled(template, known), headers, body)
+
+    effect, on_unknown = effects_of(method)
+    about = str(config.get("instruction") or f"{method} {endpoint.partition('?')[0]}")
+    if output := config.get("output_schema"):
+        about += f"\n\nThe response has this JSON schema: {json.dumps(output, ensure_ascii=False)}"
+    schema = {
+        "type": "object",
+        "properties": {
+            name: {"type": "string", **one} if isinstance(one, dict) else {}
+            for name, one in properties.items()
+        },
+        "required": list(config.get("required") or ()),
+    }
+    return [Tool(str(config.get("name", "api")), about, schema, run, on_unknown=on_unknown, effect=effect)]

@@ -1,0 +1,186 @@
+"""Which tools a document describes, and the request of a call."""
+
+import json
+from typing import Any
+
+import pytest
+
+from lastgood.core import openapi
+from lastgood.core.openapi import Operation, base_url, operations_of, request_of, same_host, schema_of
+
+WHERE = "https://docs.example.com/v1/openapi.json"
+
+
+def operation(path: str = "/pets", method: str = "get", **fields: Any) -> Operation:
+    [made], surplus = operations_of({"paths": {path: {method: fields}}, "components": COMPONENTS})
+    assert surplus == 0
+    return made
+
+
+COMPONENTS = {
+    "parameters": {"limit": {"name": "limit", "in": "query", "schema": {"type": "integer"}}},
+    "schemas": {
+        "Pet": {
+            "type": "object",
+            "required": ["name", 7],
+            "properties": {"name": {"type": "string"}, "mother": {"$ref": "#/components/schemas/Pet"}},
+        },
+        "Dog": {
+            "allOf": [{"$ref": "#/components/schemas/Pet"}, {"properties": {"bark": {"type": "boolean"}}}]
+        },
+        "a/b": {"type": "string"},
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("document", "base"),
+    [
+        ({"servers": [{"url": "https://api.example.com/v2/"}]}, "https://api.example.com/v2"),
+        ({"servers": [{"url": "/v3"}]}, "https://docs.example.com/v3"),
+        ({"servers": [{"url": "api"}]}, "https://docs.example.com/v1/api"),
+        (
+            {"servers": [{"url": "https://{r}.example.com", "variables": {"r": {"default": "eu"}, "x": 1}}]},
+            "https://eu.example.com",
+        ),
+        ({}, "https://docs.example.com"),
+        ({"servers": [{"url": " "}]}, "https://docs.example.com"),
+        ({"servers": ["x"]}, "https://docs.example.com"),
+    ],
+)
+def test_the_first_server_is_seen_from_the_document(document: dict[str, Any], base: str) -> None:
+    assert base_url(document, WHERE) == base
+
+
+def test_two_urls_are_of_one_host_if_scheme_and_port_are_the_same_too() -> None:
+    assert same_host(WHERE, "https://docs.example.com/x")
+    for other in ("http://docs.example.com", "https://docs.example.com:8443", "https://example.com"):
+        assert not same_host(WHERE, other)
+
+
+def test_an_operation_is_a_tool_with_its_parameters_and_the_fields_of_its_body() -> None:
+    made = operation(
+        "/pets/{id}",
+        "post",
+        operationId="pets.update-one",
+        summary="Updates a pet",
+        parameters=[
+            {"name": "id", "in": "path", "description": "which", "schema": {"type": "string", "x-secret": 1}},
+            {"$ref": "#/components/parameters/limit"},
+            {"name": "X-Key", "in": "header"},
+            {"name": "q", "in": "query", "required": True, "schema": "wrong"},
+            {"name": "q", "in": "query", "required": True},
+            {"in": "query"},
+            7,
+        ],
+        requestBody={
+            "required": True,
+            "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Dog"}}},
+        },
+    )
+    assert (made.tool, made.method, made.about) == ("pets_update_one", "POST", "Updates a pet")
+    properties = made.parameters["properties"]
+    assert list(properties) == ["id", "limit", "q", "body_bark", "body_name", "body_mother"] or set(
+        properties
+    ) == {"id", "limit", "q", "body_bark", "body_name", "body_mother"}
+    assert properties["id"] == {"type": "string", "description": "which"}
+    assert properties["limit"] == {"type": "integer"}
+    assert made.parameters["required"] == ["id", "q", "body_name"]
+
+
+def test_what_has_no_name_is_named_by_its_path() -> None:
+    made = operation("/pets/{id}/toys", "delete", description="d" * 5000)
+    assert made.tool == "delete__pets_id_toys"
+    assert len(made.about) == 1024
+    assert operation("/", "get").about == "GET /"
+    assert operation("/", "get", operationId="//").tool == "call"
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {},
+        {"paths": []},
+        {"paths": {"/a": 7, 8: {"get": {}}, "/b": {"get": 7, "trace": {}}}},
+        {"paths": {"/a": {"$ref": "other.json#/x"}, "/b": {"$ref": "#/paths/~1b"}, "/c": {"$ref": "#/none"}}},
+    ],
+)
+def test_what_is_no_operation_is_left_out(document: dict[Any, Any]) -> None:
+    assert operations_of(document) == ((), 0)
+
+
+def test_I40_so_many_operations_are_tools_and_the_rest_is_counted() -> None:
+    paths: dict[str, Any] = {f"/{number}": {"get": {}} for number in range(openapi.MOST_OPERATIONS + 5)}
+    made, surplus = operations_of({"paths": paths})
+    assert (len(made), surplus) == (openapi.MOST_OPERATIONS, 5)
+    same = {"/a": {"get": {"operationId": "x"}, "post": {"operationId": "x"}}}
+    made, surplus = operations_of({"paths": same})
+    assert ([one.method for one in made], surplus) == (["GET"], 1)
+
+
+def test_parameters_of_a_path_are_those_of_its_operations() -> None:
+    item = {"parameters": [{"name": "id", "in": "path"}], "get": {"parameters": "wrong"}}
+    [made], _ = operations_of({"paths": {"/{id}": item}})
+    assert made.parameters["required"] == ["id"]
+
+
+def test_I40_a_schema_that_contains_itself_ends() -> None:
+    document = {"components": COMPONENTS}
+    deep: Any = schema_of(document, {"$ref": "#/components/schemas/Pet"})
+    depth = 0
+    while "mother" in deep.get("properties", {}):
+        deep, depth = deep["properties"]["mother"], depth + 1
+    assert depth < 20
+    circle = {"components": {"schemas": {"A": {"$ref": "#/components/schemas/A"}}}}
+    assert schema_of(circle, {"$ref": "#/components/schemas/A"}) == {}
+    assert schema_of(document, {"$ref": "#/components/schemas/a~1b"}) == {"type": "string"}
+    assert schema_of(document, {"$ref": "#/components/schemas/Pet/required/0"}) == {}
+    assert schema_of(document, {"type": "array", "items": {"type": "string", "x": 1}}) == {
+        "type": "array",
+        "items": {"type": "string"},
+    }
+    assert schema_of(document, {"type": 7, "items": 8, "properties": 9}) == {"items": 8, "properties": 9}
+
+
+def test_no_value_of_a_request_leaves_its_place() -> None:
+    made = operation(
+        "/pets/{id}",
+        "put",
+        parameters=[
+            {"name": "id", "in": "path"},
+            {"name": "tag", "in": "query"},
+            {"name": "n", "in": "query"},
+        ],
+        requestBody={"content": {"application/json": {"schema": {"properties": {"name": {}, "age": {}}}}}},
+    )
+    asked = request_of(
+        made,
+        "https://a.example/v1",
+        {"id": "../x?y#z", "tag": ["a&b", "c"], "body_name": "N", "body_age": None},
+    )
+    assert asked.url == "https://a.example/v1/pets/..%2Fx%3Fy%23z?tag=a%26b&tag=c"
+    assert json.loads(asked.body or b"") == {"name": "N"}
+    asked = request_of(made, "https://a.example", {"n": 7})
+    assert (asked.url, asked.body) == ("https://a.example/pets/?n=7", None)
+
+
+def test_a_body_that_is_no_object_is_one_argument() -> None:
+    content = {"content": {"application/json": {"schema": {"type": "array", "items": {"type": "string"}}}}}
+    made = operation("/x", "post", requestBody={**content, "required": True})
+    assert made.parameters["required"] == ["body"]
+    assert request_of(made, "https://a", {"body": ["x"]}).body == b'["x"]'
+    assert request_of(made, "https://a", {}).body is None
+    assert operation("/x", "post", requestBody=content).parameters["required"] == []
+    nothing: list[Any] = [
+        {"content": {"text/plain": {}}},
+        {"content": 7},
+        {"content": {"application/json": 7}},
+        7,
+    ]
+    for none in nothing:
+        assert operation("/x", "post", requestBody=none).parameters["properties"] == {}
+
+
+def test_of_all_of_both_lists_of_required_fields_count() -> None:
+    part = {"required": ["a"], "properties": {"a": {}}}
+    assert schema_of({}, {"allOf": [part], "required": ["b"]})["required"] == ["a", "b"]

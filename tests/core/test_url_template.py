@@ -1,0 +1,49 @@
+"""The URL of a call: values stay in their place, and none of them is the host."""
+
+import pytest
+
+from lastgood.core.url_template import environment_in, filled, names_in, why_not_an_endpoint
+
+
+@pytest.mark.parametrize(
+    ("template", "arguments", "url"),
+    [
+        ("https://a.example/${id}", {"id": "../b?c#d"}, "https://a.example/..%2Fb%3Fc%23d"),
+        ("https://a.example?q=${ q }&n=${n}", {"q": "a&b=c"}, "https://a.example?q=a%26b%3Dc&n="),
+        (
+            "https://a.example/${encodeURIComponent(city)}",
+            {"city": "São Paulo"},
+            "https://a.example/S%C3%A3o%20Paulo",
+        ),
+        ("https://a.example/${n}/${yes}", {"n": 7, "yes": True}, "https://a.example/7/true"),
+        ("https://a.example/${id}", {"id": "${other}", "other": "x"}, "https://a.example/%24%7Bother%7D"),
+    ],
+)
+def test_values_are_encoded(template: str, arguments: dict[str, object], url: str) -> None:
+    assert filled(template, arguments) == url
+
+
+def test_names_and_variables_are_told_apart() -> None:
+    template = "https://${env.HOST}/${id}?k=${env.KEY}&${encodeURIComponent(q)}&${env.HOST}"
+    assert names_in(template) == {"id", "q"}
+    assert environment_in(template) == ("${env.HOST}", "${env.KEY}")
+
+
+@pytest.mark.parametrize(
+    ("template", "words"),
+    [
+        ("https://a.example/${x}", None),
+        ("http://localhost:8080/${x}", None),
+        ("https://${env.HOST}/x", None),
+        ("${env.BASE}/x", None),
+        ("https://${host}/x", "an argument cannot be a part of its host"),
+        ("https://a.${host}.example/x", "an argument cannot be a part of its host"),
+        ("${url}", "must begin with https://"),
+        ("ftp://a.example", "must begin with https://"),
+        ("/x", "must begin with https://"),
+        ("https://[a", "not a valid URL"),
+    ],
+)
+def test_I39_the_host_is_the_files(template: str, words: str | None) -> None:
+    found = why_not_an_endpoint(template)
+    assert found is None if words is None else words in (found or "")
