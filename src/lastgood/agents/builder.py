@@ -240,6 +240,8 @@ class AgentBuilder:
     def _check_model(self, toolset: Fields) -> None:
         if "model" in toolset:
             self._models.refer(toolset.text("model"), toolset.at("model"))
+        for one in toolset.listed("models"):
+            self._models.refer(one.raw, one.place)
 
     def _safety(self, fields: Fields) -> Safety | None:
         runtime: Fields | None = self._file.raw("runtime")

@@ -12,6 +12,7 @@ from lastgood.agents.findings import Findings, Location, hint
 from lastgood.agents.placeholders import check_filled, check_text
 from lastgood.agents.schema_reader import Fields, Value
 from lastgood.core.egress import is_named_loopback
+from lastgood.core.toon import why_not_patterns
 from lastgood.core.url_template import why_not_an_endpoint
 from lastgood.model.agents import ToolsetSpec
 
@@ -61,6 +62,10 @@ class ToolsetBuilder:
         if "post_edit" in fields and not self._trusted:
             what = "an agent file from a URL may not run commands after edits: these are ignored"
             self._findings.warning(fields.at("post_edit"), what)
+        if kind in ("api", "open_url"):
+            self._check_name(fields.raw("api_config") if kind == "api" else fields)
+        if "toon" in fields:
+            self._check_toon(kind, fields)
         if kind == "api" and "api_config" in fields:
             self._check_endpoint(fields.raw("api_config"))
         values = self._resolved(kind, fields)
@@ -115,11 +120,21 @@ class ToolsetBuilder:
             )
             self._findings.warning(remote.at("url"), what)
 
-    def _check_endpoint(self, config: Fields) -> None:
-        name = config.text("name")
-        if name and re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name) is None:
+    def _check_toon(self, kind: str, fields: Fields) -> None:
+        problem = why_not_patterns(fields.text("toon"))
+        if problem is not None:
+            self._findings.error(fields.at("toon"), problem)
+        if kind == "todo":
+            what = "'toon' is ignored: the to-do list is read from its results, which stay JSON"
+            self._findings.warning(fields.at("toon"), what)
+
+    def _check_name(self, config: Fields | None) -> None:
+        name = "" if config is None else config.text("name")
+        if config is not None and name and re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name) is None:
             what = f"'{name}' is not a name of a tool; use up to 64 letters, digits, '_' and '-'"
             self._findings.error(config.at("name"), what)
+
+    def _check_endpoint(self, config: Fields) -> None:
         problem = why_not_an_endpoint(config.text("endpoint")) if "endpoint" in config else None
         if problem is not None:
             self._findings.error(config.at("endpoint"), f"'{config.text('endpoint')}': {problem}")

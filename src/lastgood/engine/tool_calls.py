@@ -12,6 +12,7 @@ from typing import Any
 import orjson
 
 from lastgood.core.approval import literal_rule
+from lastgood.core.model_choice import chosen_model
 from lastgood.core.session_rules import judging_call
 from lastgood.core.speaker import TRANSFER
 from lastgood.core.tool_permissions import Allowed, Asks, Denied
@@ -20,6 +21,7 @@ from lastgood.engine.team_tools import TASK_TOOL, handoff_tool
 from lastgood.engine.toolboxes import Toolboxes
 from lastgood.engine.tools.arguments import arguments_of
 from lastgood.engine.tools.deferred import offered_tools
+from lastgood.engine.tools.model_picker import choices_of
 from lastgood.engine.tools.program_tools import SessionPlace
 from lastgood.engine.tools.tool import (
     DESCRIPTION,
@@ -88,14 +90,18 @@ class ToolCaller:
             place = SessionPlace(work.hold.tenant, work.hold.session, self.working_dir(work))
             await self._toolboxes.of(work.hold.session, work.agent).ask_programs(stage.agent, place)
 
-    def model_for_results(self, work: Work, stage: Stage) -> str | None:
-        """The model for the next response, where a toolset names one for its results: the first of them."""
+    def model_for_response(self, work: Work, stage: Stage) -> str | None:
+        """The model for the next response, where a toolset names one for its results, the first of them, or
+        the agent has chosen one."""
         models = self._toolboxes.of(work.hold.session, work.agent).models_of(stage.agent)
-        if not models:
-            return None
-        steps = reversed(stage.steps)
-        asked = next((step.message.tool_calls for step in steps if step.kind is StepKind.MODEL), ())
-        return next((models[call.name] for call in asked if call.name in models), None)
+        if models:
+            steps = reversed(stage.steps)
+            asked = next((step.message.tool_calls for step in steps if step.kind is StepKind.MODEL), ())
+            named = next((models[call.name] for call in asked if call.name in models), None)
+            if named is not None:
+                return named
+        choices = choices_of(stage.agent)
+        return chosen_model(stage.conversation(), choices) if choices else None
 
     def instructions(self, work: Work, stage: Stage) -> Iterator[str]:
         return self._toolboxes.of(work.hold.session, work.agent).instructions_of(stage.agent)

@@ -19,12 +19,16 @@ from pathlib import Path
 import orjson
 
 from lastgood.core.globs import Glob
+from lastgood.core.toon import globs_of
 from lastgood.engine.tools.program_tools import LiveProgram, LiveToolsets, Offer, SessionPlace
 from lastgood.engine.tools.tool import Tool, Toolsets
+from lastgood.engine.tools.toon_results import with_toon_results
 from lastgood.errors import InvalidRequest, TurnFailed
 from lastgood.model.agents import AgentSpec, Effect, ToolsetSpec
 from lastgood.model.ids import SessionId
 
+#: Where an instruction has that of the toolset itself; those that come with the server have none.
+_ORIGINAL = "{ORIGINAL_INSTRUCTIONS}"
 #: Sessions whose tools are kept built. Losing one costs building it again, and the memory of its programs.
 _MOST = 512
 
@@ -144,7 +148,7 @@ class Toolbox:
         """How its tools are to be used, and which of them are missing."""
         for spec in agent.toolsets:
             if spec.type in self.toolsets:
-                yield spec.instruction
+                yield spec.instruction.replace(_ORIGINAL, "")
         for _, offer in self._offers.get(agent.name, ()):
             yield offer.instruction
             yield f"{offer.problem}. Its tools are missing in this turn." if offer.problem else ""
@@ -182,9 +186,16 @@ def _usable(spec: ToolsetSpec, tools: Sequence[Tool]) -> Sequence[Tool]:
     """A read-only toolset has only the tools that are known to change nothing, a skill those it names."""
     if spec.only:
         tools = [tool for tool in tools if any(Glob(one).matches(tool.name) for one in spec.only)]
-    if not spec.options.get("readonly"):
-        return tools
-    return [tool for tool in tools if tool.effect is Effect.SAFE]
+    if spec.options.get("readonly"):
+        tools = [tool for tool in tools if tool.effect is Effect.SAFE]
+    # A to-do list is read from its own results.
+    if (patterns := spec.options.get("toon")) and spec.type != "todo":
+        globs = globs_of(patterns)
+        tools = [
+            with_toon_results(tool) if any(glob.matches(tool.name) for glob in globs) else tool
+            for tool in tools
+        ]
+    return tools
 
 
 class Toolboxes:

@@ -143,7 +143,7 @@ class TurnLoop:
         agent, work = stage.agent, self.work
         await self.tool_caller.prepare(work, stage)
         # An override is for the agent the turn was addressed to; the others keep what their file says.
-        ref = self.tool_caller.model_for_results(work, stage)
+        ref = self.tool_caller.model_for_response(work, stage)
         ref = ref or (work.model if agent is work.agent else agent.model)
         ref = routed(ref, work.agent.models, stage)
         chain = self.models.models(ref, agent.fallback.models, work.agent.models, work.turn)

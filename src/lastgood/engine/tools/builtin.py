@@ -14,7 +14,11 @@ from lastgood.engine.tools.command_environment import Environment
 from lastgood.engine.tools.echo import ECHO
 from lastgood.engine.tools.filesystem import filesystem_toolset
 from lastgood.engine.tools.memory import memory_toolset
+from lastgood.engine.tools.model_picker import model_picker_toolset
+from lastgood.engine.tools.open_url import open_url_toolset
+from lastgood.engine.tools.plan import plan_toolset
 from lastgood.engine.tools.program_tools import LiveToolsets
+from lastgood.engine.tools.session_plan import session_plan_toolset
 from lastgood.engine.tools.shell import script_toolset, shell_toolset
 from lastgood.engine.tools.think_and_todo import think_toolset, todo_toolset
 from lastgood.engine.tools.tool import Tool, Toolset, Toolsets
@@ -37,7 +41,11 @@ def first_toolsets(
         "fetch": lambda spec: _fetch_toolset(spec, known, network),
         "filesystem": lambda spec: filesystem_toolset(spec, known),
         "memory": memory_toolset,
+        "model_picker": model_picker_toolset,
+        "open_url": lambda spec: open_url_toolset(spec, known),
+        "plan": plan_toolset,
         "script": lambda spec: script_toolset(spec, known),
+        "session_plan": session_plan_toolset,
         "shell": lambda spec: shell_toolset(spec, known),
         "think": think_toolset,
         "todo": todo_toolset,

@@ -1,0 +1,49 @@
+"""Decides which model an agent has chosen for itself.
+
+The choice is not stored: it is the last successful call of the conversation. So a failed turn chooses
+nothing, a fork has its own, and a handoff ends it, because it was the choice of another agent.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Sequence
+
+from lastgood.core.speaker import HANDED_OVER, HANDOFF
+from lastgood.model.messages import Message, Role, ToolCall
+
+CHANGE = "change_model"
+REVERT = "revert_model"
+#: How the results of successful calls begin.
+CHANGED = "The model is "
+REVERTED = "The model is the agent's own again"
+
+
+def chosen_model(messages: Sequence[Message], allowed: Collection[str]) -> str | None:
+    """None: the agent's own. `allowed`: a choice that the file no longer offers does not count."""
+    chosen: str | None = None
+    waiting: list[ToolCall] = []
+    for message in messages:
+        if message.role is not Role.TOOL:
+            waiting = list(message.tool_calls)
+            continue
+        call = next((call for call in waiting if call.id == message.tool_call_id), None)
+        if call is None:
+            continue
+        waiting.remove(call)
+        if call.name == REVERT and message.content.startswith(REVERTED):
+            chosen = None
+        elif call.name == CHANGE and message.content.startswith(CHANGED):
+            chosen = _named(call.arguments)
+        elif call.name == HANDOFF and message.content.startswith(HANDED_OVER):
+            chosen = None
+    return chosen if chosen in allowed else None
+
+
+def _named(arguments: str) -> str | None:
+    try:
+        plain = json.loads(arguments)
+    except ValueError:
+        return None
+    name = plain.get("model") if isinstance(plain, dict) else None
+    return name if isinstance(name, str) else None

@@ -1,0 +1,29 @@
+"""Results of tools as TOON: what is a JSON object or array is written anew, any other text stays."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+import orjson
+
+from lastgood.core.toon import to_toon
+from lastgood.engine.tools.cancellation import in_thread
+from lastgood.engine.tools.tool import Tool, ToolUse
+
+
+def with_toon_results(tool: Tool) -> Tool:
+    run: Callable[[ToolUse], Awaitable[str]] = tool.run
+
+    async def run_converted(use: ToolUse) -> str:
+        text = await run(use)
+        return await in_thread(lambda stop: _converted(text)) if text[:1] in ("{", "[") else text
+
+    return replace(tool, run=run_converted)
+
+
+def _converted(text: str) -> str:
+    try:
+        return to_toon(orjson.loads(text))
+    except (orjson.JSONDecodeError, RecursionError):
+        return text

@@ -1,0 +1,69 @@
+"""What is derived from the conversation: the model that an agent chose, and the plan of a session."""
+
+import pytest
+
+from lastgood.core.model_choice import CHANGED, REVERTED, chosen_model
+from lastgood.core.session_plan import WRITTEN, plan_of
+from lastgood.core.speaker import HANDED_OVER
+from lastgood.model.messages import Message, ToolCall, assistant, tool_result, user
+
+ALLOWED = ("cheap", "clever")
+
+
+def call(name: str, arguments: str, result: str, id: str = "c") -> tuple[Message, Message]:
+    return assistant("", ToolCall(id, name, arguments)), tool_result(id, result)
+
+
+def change(model: str) -> tuple[Message, Message]:
+    return call("change_model", f'{{"model": "{model}"}}', f"{CHANGED}{model} from now on.")
+
+
+BACK = call("revert_model", "{}", f"{REVERTED}.")
+
+
+@pytest.mark.parametrize(
+    ("messages", "model"),
+    [
+        ((), None),
+        (change("cheap"), "cheap"),
+        ((*change("cheap"), *change("clever")), "clever"),
+        ((*change("cheap"), *BACK), None),
+        ((*change("cheap"), user("next turn"), assistant("yes")), "cheap"),
+        (change("elsewhere"), None),
+        (call("change_model", '{"model": "cheap"}', "error: not allowed"), None),
+        (call("change_model", "{", f"{CHANGED}x"), None),
+        (call("change_model", "[]", f"{CHANGED}x"), None),
+        (call("change_model", '{"model": 7}', f"{CHANGED}7"), None),
+        ((*change("cheap"), *call("revert_model", "{}", "error: denied")), "cheap"),
+        ((*change("cheap"), *call("handoff", '{"agent": "x"}', f"{HANDED_OVER}x")), None),
+        ((*change("cheap"), *call("handoff", '{"agent": "x"}', "error: unknown agent")), "cheap"),
+        ((tool_result("c", f"{CHANGED}cheap"),), None),
+        ((user(f"{CHANGED}cheap"),), None),
+    ],
+)
+def test_the_last_successful_choice_counts(messages: tuple[Message, ...], model: str | None) -> None:
+    assert chosen_model(messages, ALLOWED) == model
+
+
+def write(content: str, result: str = f"{WRITTEN}.") -> tuple[Message, Message]:
+    return call("write_session_plan", content, result)
+
+
+@pytest.mark.parametrize(
+    ("messages", "plan"),
+    [
+        ((), None),
+        (write('{"content": "# one"}'), "# one"),
+        ((*write('{"content": "# one"}'), user("x"), *write('{"content": "# two"}')), "# two"),
+        ((*write('{"content": "# one"}'), *write('{"content": "# two"}', "error: denied")), "# one"),
+        ((*write('{"content": "# one"}'), *write("{")), "# one"),
+        (write("[]"), None),
+        (write('{"content": 7}'), None),
+        (call("other", '{"content": "x"}', f"{WRITTEN}."), None),
+        ((tool_result("c", WRITTEN),), None),
+    ],
+)
+def test_the_plan_is_what_the_last_successful_call_wrote(
+    messages: tuple[Message, ...], plan: str | None
+) -> None:
+    assert plan_of(messages) == plan
