@@ -17,7 +17,7 @@ UV ?= $(shell command -v uv)
 unexport PYTHONDONTWRITEBYTECODE
 
 STRUCTURE := $(wildcard tests/test_rooms.py tests/test_sleeps.py tests/test_docs.py tests/test_docs_commands.py \
-	tests/test_docs_facts.py)
+	tests/test_docs_facts.py tests/agents/test_key_tests.py)
 QUICK := $(wildcard tests/core tests/contract tests/flows tests/test_rooms.py)
 
 .DEFAULT_GOAL := help

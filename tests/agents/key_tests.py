@@ -81,7 +81,8 @@ TESTS: dict[str, str] = {
     "agent.harness": "e2e/test_cli_work.py::test_a_task_is_added_shown_and_explained_with_what_it_resumed",
     "harness.type": "e2e/test_cli_work.py::test_a_task_is_added_shown_and_explained_with_what_it_resumed",
     "agent.memory": "agents/test_agent_spec.py::test_the_oldest_shape_says_the_same_as_todays",
-    "memory.path": "agents/test_agent_spec.py::test_the_oldest_shape_says_the_same_as_todays",
+    "memory.path": "e2e/test_memory.py::"
+    "test_a_path_is_a_memory_of_its_own_and_the_agents_of_a_file_share_the_one_without",
     # -- models and providers
     **_each(
         _MODELS,
