@@ -71,7 +71,7 @@ HIDDEN_FROM_SIMULATION = {
 
 #: By the module that registers them. A whole area without defects would not show in their sum.
 FEWEST = {
-    "approval_defects": 10,
+    "approval_defects": 13,
     "defects": 50,
     "edit_defects": 5,
     "hook_defects": 5,

@@ -35,8 +35,8 @@ class OrphanGuard:
         self._starting = asyncio.Lock()
 
     async def add(self, group: int) -> None:
-        self._groups.add(group)
         async with self._starting:
+            self._groups.add(group)
             if self._watcher is None or self._watcher.returncode is not None:
                 self._watcher = await asyncio.create_subprocess_exec(
                     *("/bin/sh", "-c", _WATCH, "sh", str(GRACE_SECONDS)),
@@ -52,8 +52,9 @@ class OrphanGuard:
 
     def remove(self, group: int) -> None:
         """Before its number can be another process's."""
-        self._groups.discard(group)
-        self._tell(f"- {group}")
+        if group in self._groups:
+            self._groups.remove(group)
+            self._tell(f"- {group}")
 
     def _tell(self, *lines: str) -> None:
         if self._watcher is not None and self._watcher.stdin is not None:

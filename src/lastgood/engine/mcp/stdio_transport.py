@@ -116,7 +116,6 @@ async def stdio_transport(
         raise ServerUnavailable(f"could not start {command.words[0]!r}: {why}") from None
     process = ServerProcess(started)
     on_started(process)
-    await guard.add(started.pid)
     incoming, read_stream = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     write_stream, outgoing = anyio.create_memory_object_stream[SessionMessage](0)
     requests = OpenRequests()
@@ -129,6 +128,7 @@ async def stdio_transport(
         )
     ]
     try:
+        await guard.add(started.pid)
         yield read_stream, write_stream
     finally:
         await finish(_close(process, tasks, (incoming, read_stream, write_stream, outgoing)))
