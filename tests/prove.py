@@ -162,10 +162,10 @@ def streams(options: argparse.Namespace, server: PostgresServer) -> bool:
             caught = _notices_a_wrong_join(servers[0])
             say(f"  {'caught' if caught else 'MISSED'}  a reader that goes on with another event, on {kind}")
             for seed in stories:
-                told = CutScenario(servers, seed, CUTS_PER_STORY, restarts=2).tell()
-                cuts, restarts = cuts + told.cuts, restarts + told.restarts
-                violations += len(told.found)
-                for found in told.found:
+                received = CutScenario(servers, seed, CUTS_PER_STORY, restarts=2).tell()
+                cuts, restarts = cuts + received.cuts, restarts + received.restarts
+                violations += len(received.found)
+                for found in received.found:
                     say(f"  {kind}, seed {seed}: {found}")
         say(
             f"streams on {kind}: {cuts} cuts at random bytes (seeds {stories[0]}-{stories[-1]}), "
@@ -217,7 +217,7 @@ def nodes(options: argparse.Namespace, _: PostgresServer) -> bool:
         say(
             f"storm over two nodes (seed {seed}): {log.acknowledged} turns acknowledged, {log.edits} of them "
             f"edits, {log.overtaken} edits overtaken, "
-            f"{len(log.told)} requests, busy for {log.busiest:.0f} s at most, {len(found)} violations; "
+            f"{len(log.received)} requests, busy for {log.busiest:.0f} s at most, {len(found)} violations; "
             f"{bound(log.acknowledged)}"
         )
         good = good and not found

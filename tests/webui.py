@@ -31,7 +31,7 @@ def _task(what: str, output: str, said: str = "USER: hello one\nASSISTANT: Hello
 TITLE = _task("Generate a concise title summarizing the chat history.", '{ "title": "…" }')
 
 #: Its errands: a system message or none, and the only thing that is said.
-ERRANDS: dict[str, tuple[str, str]] = {
+BACKGROUND_REQUESTS: dict[str, tuple[str, str]] = {
     "title": ("", TITLE),
     "tags": ("", _task("Generate 1-3 broad tags categorizing the main themes.", '{ "tags": ["…"] }')),
     "follow-ups": ("", _task("Predict 3-5 useful messages this user might send.", '{ "follow_ups": [] }')),

@@ -56,12 +56,12 @@ def test_the_digest_is_of_the_bytes_and_the_trust_and_what_lies_beside() -> None
     assert digest(body) != digest(body + b"\n")
     assert digest(body) != digest(body, trusted=False)
 
-    told = b"agents: {root: {model: auto, instruction_file: a.md}}"
+    received = b"agents: {root: {model: auto, instruction_file: a.md}}"
 
-    def told_by(text: bytes) -> str:
-        return read_agent_file(told, where="w", key="k", read_beside=lambda _: text).agents["root"].digest
+    def digest_of(text: bytes) -> str:
+        return read_agent_file(received, where="w", key="k", read_beside=lambda _: text).agents["root"].digest
 
-    assert told_by(b"one") == told_by(b"one") != told_by(b"two")
+    assert digest_of(b"one") == digest_of(b"one") != digest_of(b"two")
 
 
 def test_warnings_are_with_the_file_and_with_its_agents() -> None:
@@ -249,7 +249,7 @@ def test_an_unreadable_instruction_is_reported_at_its_line() -> None:
     assert (line, "runs without this instruction" in message) == (4, True)
 
 
-def test_nothing_outside_of_the_folder_is_asked_for() -> None:
+def test_nothing_outside_of_the_folder_is_requested() -> None:
     """I38: the reader would refuse it, too; it is not even asked."""
     for path in ("/etc/passwd", "../up.md", "a/../../up.md", ".."):
         body = f"agents: {{root: {{model: auto, instruction_file: {path}}}}}".encode()

@@ -61,8 +61,8 @@ def test_check_shows_who_wrote_a_file_and_what_for(tmp_path: Path) -> None:
         "tags: a, b",
     ):
         assert f"\n  {line}\n" in said
-    told = json.loads(lastgood("agents", "check", "--json", "agent.yaml", cwd=tmp_path).stdout)
-    assert told[0]["metadata"] == metadata
+    received = json.loads(lastgood("agents", "check", "--json", "agent.yaml", cwd=tmp_path).stdout)
+    assert received[0]["metadata"] == metadata
 
 
 def test_check_spells_models_out(tmp_path: Path) -> None:
@@ -94,12 +94,12 @@ def test_check_reports_findings_by_file_line_and_column(tmp_path: Path) -> None:
 def test_check_of_a_folder_is_of_every_agent_file_in_it(tmp_path: Path) -> None:
     done = lastgood("agents", "check", "--json", FOLDER, cwd=tmp_path)
     assert done.returncode == 0
-    told = {Path(one["file"]).name: one for one in json.loads(done.stdout)}
-    assert list(told) == [path.name for path in FILES]
+    received = {Path(one["file"]).name: one for one in json.loads(done.stdout)}
+    assert list(received) == [path.name for path in FILES]
     for path in FILES:
-        found = [(one["line"], one["level"]) for one in told[path.name]["findings"]]
+        found = [(one["line"], one["level"]) for one in received[path.name]["findings"]]
         assert found == [(line, level) for line, level, _ in expected(path)]
-    news = told["newsroom.yaml"]
+    news = received["newsroom.yaml"]
     assert (news["ok"], news["root"], news["version"]) == (True, "reporter", 9)
     assert news["agents"][0] == {
         "name": "reporter",

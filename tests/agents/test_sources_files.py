@@ -386,8 +386,8 @@ async def test_the_last_good_version_of_a_file_survives_a_restart(file: Path, tm
     assert "using the last good definition" in after.stale
     assert (after.instruction, after.digest) == (before.instruction, before.digest)
     write(file, agent_file("two"))
-    mended = await catalog.load("team")
-    assert (mended.description, mended.stale) == ("two", "")
+    valid = await catalog.load("team")
+    assert (valid.description, valid.stale) == ("two", "")
 
 
 async def test_a_damaged_copy_is_no_good_copy(file: Path, tmp_path: Path) -> None:
@@ -400,7 +400,7 @@ async def test_a_damaged_copy_is_no_good_copy(file: Path, tmp_path: Path) -> Non
         await Catalog([FileSource(file)], copies=copies).load("team")
 
 
-async def test_a_file_that_left_its_folder_begins_anew_after_a_restart(file: Path, tmp_path: Path) -> None:
+async def test_a_file_that_left_its_folder_starts_over_after_a_restart(file: Path, tmp_path: Path) -> None:
     copies = FileCopies(tmp_path / "copies")
     catalog = Catalog([DirectorySource(tmp_path)], copies=copies)
     await catalog.load("team")

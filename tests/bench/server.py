@@ -164,15 +164,15 @@ async def ask_all(url: str, model: str, names: list[str]) -> list[float]:
         body = {"model": model, "messages": [{"role": "user", "content": "hello there"}], "stream": True}
         for name in left:
             asked = time.perf_counter()
-            told = False
+            received = False
             async with session.post(
                 f"{url}/chat/completions", json=body, headers={"X-Conversation-Id": name}
             ) as answer:
                 async for line in answer.content:
-                    if not told and b"word" in line:
+                    if not received and b"word" in line:
                         first.append(time.perf_counter() - asked)
-                        told = True
-            assert told, answer.status
+                        received = True
+            assert received, answer.status
 
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
         await asyncio.gather(*(client(session) for _ in range(CLIENTS)))

@@ -166,14 +166,14 @@ def fill(api: Api, folder: str) -> tuple[str, str]:
         ("support", "Summarise yesterday's incidents", "omar"),
     ):
         turn(api, api.session(agent, title=text), text, user)
-    told = api.session("builder", title="Nightly build fails")
-    turn(api, told, "Why did the nightly build fail?", "mira")
-    turn(api, told, "Fix the fixture, please.", "mira")
-    failed = api.get(f"/api/sessions/{told}/attempts")[-1]
+    received = api.session("builder", title="Nightly build fails")
+    turn(api, received, "Why did the nightly build fail?", "mira")
+    turn(api, received, "Fix the fixture, please.", "mira")
+    failed = api.get(f"/api/sessions/{received}/attempts")[-1]
     assert failed["status"] == "failed", failed
-    api.post(f"/api/sessions/{told}/attempts/{failed['id']}/continue")
-    api.until_idle(told)
-    turn(api, told, "Run the whole suite again.", "mira")
+    api.post(f"/api/sessions/{received}/attempts/{failed['id']}/continue")
+    api.until_idle(received)
+    turn(api, received, "Run the whole suite again.", "mira")
     waiting = api.session("builder", title="Deploy build 1184", working_dir=folder)
     api.begun(waiting, "Deploy build 1184 to staging.", user="mira")
     laptop = {"name": "laptop-1", "provider": "claude", "cli_version": "2.1.4"}
@@ -181,7 +181,7 @@ def fill(api: Api, folder: str) -> tuple[str, str]:
     made = api.post("/api/worker/register", body).json
     task = {"agent": "support", "scope": {"kind": "issue", "id": "web-142"}, "prompt": "Fix the header"}
     api.post("/api/tasks", {**task, "runtime": made["runtimes"][0]["id"]})
-    return told, waiting
+    return received, waiting
 
 
 def turn(api: Api, session: str, text: str, user: str) -> None:

@@ -69,8 +69,8 @@ async def test_tools_that_the_agents_file_leaves_out_cannot_be_called(cli: RealC
     server = replace(SUMS, tools=("add",))
     free = AUTONOMOUS if cli.name != "goose" else JobPermissions(SafetyMode.BALANCED, allow=("*",))
     await cli.run(call(cli, "where"), mcp_servers=(server,), permissions=free)
-    heard = [text for one in cli.model.conversations for text in one.tool_results]
-    assert not any(str(cli.folder) in text for text in heard)
+    received = [text for one in cli.model.conversations for text in one.tool_results]
+    assert not any(str(cli.folder) in text for text in received)
     assert cli.recorder.questions == []
 
 

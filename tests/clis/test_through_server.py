@@ -58,7 +58,7 @@ def decision(turn: dict[str, Any]) -> str:
     return str(turn["decision"]["resume"]["decision"])
 
 
-def heard(model: ModelServer, mark: str) -> Conversation:
+def received(model: ModelServer, mark: str) -> Conversation:
     """What the model received last of the turn with this mark."""
     return model.about(mark)[-1]
 
@@ -77,7 +77,7 @@ def test_a_session_works_on_one_cli_moves_to_another_and_comes_back(
         turn = task_server.turn(session, f"MARK-{mark} {command}")
         assert decision(turn) == ("fresh" if mark == "one" else "native")
     assert (first.work_dir() / "notes.txt").read_text().split() == ["line-one", "line-two", "line-three"]
-    last = heard(model, "MARK-three")
+    last = received(model, "MARK-three")
     assert last.marks == ["MARK-one", "MARK-two", "MARK-three"]  # native: each in a message of its own
     assert not any("MARK-one" in text and "MARK-three" in text for text in last.users)
     assert "line-one" in last.tool_results[-1]
@@ -86,7 +86,7 @@ def test_a_session_works_on_one_cli_moves_to_another_and_comes_back(
     command = second.run_command("cat notes.txt; echo line-four >> notes.txt")
     turn = task_server.turn(session, f"MARK-four {command}")
     assert decision(turn) == "replay"
-    moved = heard(model, "MARK-four")
+    moved = received(model, "MARK-four")
     assert any("> MARK-one" in text and "> MARK-three" in text for text in moved.users)
     assert all(f"line-{mark}" in moved.tool_results[-1] for mark in ("one", "two", "three"))
     assert (second.work_dir() / "notes.txt").read_text().split()[-1] == "line-four"
@@ -94,7 +94,7 @@ def test_a_session_works_on_one_cli_moves_to_another_and_comes_back(
     move(task_server, session, first)
     turn = task_server.turn(session, f"MARK-five {first.run_command('cat notes.txt')}")
     assert decision(turn) == "native"
-    back = heard(model, "MARK-five")
+    back = received(model, "MARK-five")
     assert any("> MARK-four" in text for text in back.users[-1:])
     assert not any("> MARK-one" in text for text in back.users)
     assert back.marks[:3] == ["MARK-one", "MARK-two", "MARK-three"]
@@ -129,8 +129,8 @@ def test_a_question_is_answered_over_the_api_and_the_cli_continues(
     assert "no.txt" in str(answer(task_server, task, allowed=False))
     task_server.until_task(task, "completed")
     assert [one.name for one in worker.work_dir().iterdir() if one.suffix == ".txt"] == ["yes.txt"]
-    told = [text for one in model.about("MARK-no") for text in (*one.tool_results, *one.users)]
-    assert any("not on a Friday" in text for text in told)
+    received = [text for one in model.about("MARK-no") for text in (*one.tool_results, *one.users)]
+    assert any("not on a Friday" in text for text in received)
     assert len(task_server.history(session)) == 4
 
 
@@ -199,7 +199,7 @@ def test_a_cancel_leaves_no_process_and_no_turn(
     until(lambda: not worker.outbox())
     turn = task_server.turn(session, "MARK-three")
     assert decision(turn) == "native"
-    assert "MARK-one" in heard(model, "MARK-three").marks
+    assert "MARK-one" in received(model, "MARK-three").marks
     assert task_server.attempts(session) == ["committed", "cancelled", "committed"]
 
 

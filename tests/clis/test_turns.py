@@ -156,8 +156,8 @@ async def test_a_person_allows_or_denies_an_edit(cli: RealCli, allowed: bool) ->
     assert "asked.txt" in str(cli.recorder.questions[0].input)
     assert content_of(cli.folder / "asked.txt") == ("x" if allowed else None), cli.recorder.outputs()
     if not allowed:
-        heard = [text for one in cli.model.conversations for text in (*one.tool_results, *one.users)]
-        assert any("not on a Friday" in text for text in heard)
+        received = [text for one in cli.model.conversations for text in (*one.tool_results, *one.users)]
+        assert any("not on a Friday" in text for text in received)
 
 
 async def test_a_deny_rule_and_the_ceiling_deny_without_a_question(cli: RealCli) -> None:

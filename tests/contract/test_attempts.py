@@ -296,7 +296,7 @@ async def test_I3_a_turn_that_was_committed_meanwhile_takes_no_further_attempt(b
     assert standing.prior_attempt.status is AttemptStatus.COMMITTED
 
 
-async def test_I3_a_turn_id_is_asked_for_once(backend: Backend) -> None:
+async def test_I3_a_turn_id_is_requested_once(backend: Backend) -> None:
     store = backend.store
     session = await builders.session(store)
     turn = await builders.commit(store, session)

@@ -199,8 +199,8 @@ async def furnished(store: Store) -> None:
     empty = await builders.session(store)
     running = await builders.start(store, builders.ask(empty))
     await store.journal_if_held(running.hold, (builders.answer("one"), builders.result("1", "two")), [])
-    owed = await builders.session(store, STRANGER)
-    tried = await builders.start(store, builders.ask(owed, user("promised"), durable=True))
+    durable = await builders.session(store, STRANGER)
+    tried = await builders.start(store, builders.ask(durable, user("promised"), durable=True))
     await store.finish_if_held(tried.hold, AttemptStatus.INTERRUPTED, None, [])
     await builders.followup(store, empty)
     await worked(store)
@@ -312,10 +312,12 @@ async def test_I6_two_tasks_of_a_session_that_workers_have_are_reported(backend:
     await backend.execute(
         f"UPDATE tasks SET status = 'running', ended_at = NULL, lease_until = 0 WHERE id = '{done.task}'"
     )
-    told = await found(backend.store)
+    received = await found(backend.store)
     rival = "a worker has another task of the same session, too"
-    assert (claim.hold.session, f"task {claim.task}", rival) in told
-    assert [one for one in told if one[1] == f"task {done.task}"], "the other one does not hold the session"
+    assert (claim.hold.session, f"task {claim.task}", rival) in received
+    assert [one for one in received if one[1] == f"task {done.task}"], (
+        "the other one does not hold the session"
+    )
 
 
 async def test_an_imported_pointer_names_a_task_of_another_system(backend: Backend) -> None:
@@ -398,7 +400,7 @@ async def test_I18_flipped_bytes_and_cut_files_are_reported_or_harmless(tmp_path
     content = (tmp_path / "whole.db").read_bytes()
     used = [place for place, byte in enumerate(content) if byte]  # most of a small database is empty
     dice = random.Random(seed)
-    told = {"refused": 0, "reported": 0, "harmless": 0}
+    received = {"refused": 0, "reported": 0, "harmless": 0}
     for number in range(60):
         hurt = bytearray(content)
         if number % 6 == 5:
@@ -409,12 +411,12 @@ async def test_I18_flipped_bytes_and_cut_files_are_reported_or_harmless(tmp_path
         path.write_bytes(hurt)
         report = await judged(path)
         if report is None:
-            told["refused"] += 1
+            received["refused"] += 1
         elif not report.is_good:
-            told["reported"] += 1
+            received["reported"] += 1
         else:
             store = open_sqlite(path, read_only=True)
             assert await prompts_of(store) == whole, (seed, number)
             await store.close()
-            told["harmless"] += 1
-    assert told["reported"] > 10, told
+            received["harmless"] += 1
+    assert received["reported"] > 10, received

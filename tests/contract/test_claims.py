@@ -300,8 +300,8 @@ async def test_I24_the_end_of_an_expired_claim_is_stored_in_the_transaction_of_t
     assert await store.append_events_if_held(new.hold, builders.events("next")) == ended.seq + 1
     await work_builders.claim(store)
     events = await store.read_events(TENANT, task.session, after=0)
-    told = [event.attempt for event in events if event.kind in TERMINAL]
-    assert told == [old.hold.attempt, new.hold.attempt], "each end once, whoever confirms"
+    received = [event.attempt for event in events if event.kind in TERMINAL]
+    assert received == [old.hold.attempt, new.hold.attempt], "each end once, whoever confirms"
 
 
 async def test_I10_a_token_of_another_claim_is_fenced_even_with_the_right_hold(backend: Backend) -> None:

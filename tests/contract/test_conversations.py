@@ -88,7 +88,7 @@ async def test_a_fork_leaves_the_name_to_its_source(store: Store) -> None:
     assert await store.find_conversation(TENANT, "c") == await builders.again(store, session)
 
 
-async def test_I15_a_deleted_conversation_can_be_made_anew_and_begins_empty(store: Store) -> None:
+async def test_I15_a_deleted_conversation_can_be_created_again_and_is_empty(store: Store) -> None:
     first = await builders.session(store, conversation="c")
     await builders.commit(store, first)
     assert await store.delete_session(TENANT, first.id)
@@ -164,7 +164,7 @@ async def test_creators_that_waited_for_another_find_its_session(
     assert found.id == "half-made"
 
 
-async def test_I15_a_creator_that_waited_for_a_delete_makes_the_conversation_anew(
+async def test_I15_a_creator_that_waited_for_a_delete_creates_the_conversation_again(
     nodes: tuple[PostgresStore, PostgresStore, Outside],
 ) -> None:
     one, other, outside = nodes
@@ -184,7 +184,7 @@ def sessions_on(store: Store) -> Sessions:
     return assemble(store, Kit().engine(), Catalog(())).sessions
 
 
-async def test_a_conversation_is_made_when_it_is_first_asked_for(store: Store) -> None:
+async def test_a_conversation_is_made_when_it_is_first_requested(store: Store) -> None:
     sessions = sessions_on(store)
     first = await sessions.of_conversation(TENANT, "c", "agent")
     assert (first.conversation, first.agent_key) == ("c", "agent")

@@ -177,18 +177,18 @@ async def test_a_turn_that_is_tried_again_is_asked_with_the_same_options(store: 
     assert standing.prior is not None
     assert ask_of(standing.prior) == asked
 
-    [owed] = await store.interrupted_asks(10, deaths_below=10)
-    assert isinstance(owed, Interrupted)
-    assert ask_of(owed.request) == asked
-    again = ask_of(owed.request)
+    [durable] = await store.interrupted_asks(10, deaths_below=10)
+    assert isinstance(durable, Interrupted)
+    assert ask_of(durable.request) == asked
+    again = ask_of(durable.request)
     second = await builders.start(
         store, again, turn=first.begin.turn, again=True, continues=first.hold.attempt
     )
-    assert await store.read_request(TENANT, first.begin.turn) == owed.request
+    assert await store.read_request(TENANT, first.begin.turn) == durable.request
 
     assert (await store.commit_if_head(second.hold, second.plan(), [])).outcome is Committed.YES
     request = await store.read_request(TENANT, first.begin.turn)
-    assert request == replace(owed.request, messages=None)
+    assert request == replace(durable.request, messages=None)
 
 
 async def test_a_later_try_cannot_change_what_was_asked(store: Store) -> None:

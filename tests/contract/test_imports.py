@@ -115,7 +115,7 @@ async def test_what_cannot_come_in_whole_does_not_come_in(backend: Backend, why:
     assert await dump(backend) == before
 
 
-async def test_an_import_is_nobodys_attempt(store: Store) -> None:
+async def test_an_import_has_no_attempt(store: Store) -> None:
     """Its turns name attempts that are not here, so there is nothing to recover or tidy."""
     new, turns = await made_elsewhere(store, 2)
     session = await store.import_session(new, turns)

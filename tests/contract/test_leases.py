@@ -139,7 +139,7 @@ async def test_limits_are_kept(store: Store) -> None:
     assert len(await store.interrupted_asks(2, deaths_below=3)) == 2
 
 
-async def test_promised_asks_that_were_interrupted_are_found_with_their_steps(store: Store) -> None:
+async def test_durable_requests_that_were_interrupted_are_found_with_their_steps(store: Store) -> None:
     session = await builders.session(store)
     turn = await builders.commit(store, session)
     tried = await builders.start(store, builders.ask(session, durable=True))
@@ -154,7 +154,7 @@ async def test_promised_asks_that_were_interrupted_are_found_with_their_steps(st
     assert (found.steps, found.head) == (steps, turn.id)
 
 
-async def test_only_the_newest_try_of_a_promised_ask_counts(store: Store) -> None:
+async def test_only_the_newest_try_of_a_durable_request_counts(store: Store) -> None:
     session = await builders.session(store)
     first = await builders.start(store, builders.ask(session, durable=True))
     await store.finish_if_held(first.hold, AttemptStatus.INTERRUPTED, None, [])

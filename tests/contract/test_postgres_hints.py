@@ -65,15 +65,15 @@ async def test_a_hint_reaches_the_other_node_and_not_its_sender(
 ) -> None:
     here, there = stores
     own: list[SessionId] = []
-    heard: asyncio.Queue[SessionId] = asyncio.Queue()
+    received: asyncio.Queue[SessionId] = asyncio.Queue()
     here.on_hint(own.append)
-    there.on_hint(heard.put_nowait)
+    there.on_hint(received.put_nowait)
     await until_listening(dsn, 2)
     sessions = {SessionId(f"ses_{n:032x}") for n in range(250)}
     for session in sessions:
         here.hint(session)
     async with asyncio.timeout(PATIENCE_SECONDS):
-        assert {await heard.get() for _ in sessions} == sessions
+        assert {await received.get() for _ in sessions} == sessions
     assert own == []
 
 
@@ -82,9 +82,9 @@ async def test_a_broken_connection_is_made_again(
 ) -> None:
     monkeypatch.setattr(hints_module, "RECONNECT_SECONDS", 0.02)
     here, there = stores
-    heard: asyncio.Queue[SessionId] = asyncio.Queue()
+    received: asyncio.Queue[SessionId] = asyncio.Queue()
     here.on_hint(lambda _: None)
-    there.on_hint(heard.put_nowait)
+    there.on_hint(received.put_nowait)
     await until_listening(dsn, 2)
     broken = await listeners(dsn)
     connection = await asyncpg.connect(dsn)
@@ -94,7 +94,7 @@ async def test_a_broken_connection_is_made_again(
     async with asyncio.timeout(PATIENCE_SECONDS):
         while set(await listeners(dsn)) & set(broken) or len(await listeners(dsn)) < 2:
             await asyncio.sleep(0.01)
-        while heard.empty():
+        while received.empty():
             here.hint(SessionId("ses_again"))
             await asyncio.sleep(0.02)
 

@@ -311,8 +311,8 @@ async def test_M3_7_our_title_never_takes_the_place_of_another(
     store = backend.store
     session = await builders.session(store, title="old", title_by=before, metadata={"a": 1}, model="m")
     tables = await dump(backend)
-    told = [Event(None, TitleSet("new"))]
-    written = await store.set_title(TENANT, session.id, "new", by, told)
+    received = [Event(None, TitleSet("new"))]
+    written = await store.set_title(TENANT, session.id, "new", by, received)
     assert written == (by is TitleBy.PERSON or before is TitleBy.NOBODY)
     if written:
         expected = replace(session, title="new", title_by=by, last_event_seq=1)

@@ -73,7 +73,7 @@ async def test_I31_a_report_keeps_its_answer_after_the_task_was_claimed_again(st
     assert (await second.state(store)).report is None
 
 
-async def test_a_task_that_is_tried_again_keeps_its_directive_and_expires_anew(backend: Backend) -> None:
+async def test_a_task_that_is_tried_again_keeps_its_directive_and_expires_again(backend: Backend) -> None:
     store = backend.store
     claim = await claimed(store, max_wait_seconds=3600.0)
     await backend.execute("UPDATE tasks SET expires_at = 1")

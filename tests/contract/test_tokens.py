@@ -77,7 +77,7 @@ async def test_scopes_are_kept(store: Store, scopes: frozenset[Scope]) -> None:
     assert all(isinstance(scope, Scope) for scope in found.scopes)
 
 
-async def test_an_unknown_hash_is_nobodys(store: Store) -> None:
+async def test_an_unknown_hash_finds_no_token(store: Store) -> None:
     await made(store, "plain")
     for hash in (hash_of("other"), hash_of("plain")[:-1], b"", b"\x00" * 32, b"\xff" * 5000):
         assert await store.find_token(hash) is None

@@ -38,7 +38,7 @@ async def outbox(store: Store, webhook: str = "hook", tenant: TenantId = TENANT)
     return list(reversed(found))
 
 
-async def told(store: Store) -> list[str]:
+async def received(store: Store) -> list[str]:
     return [each.kind for each in await outbox(store)]
 
 
@@ -71,7 +71,7 @@ async def test_a_commit_that_lost_announces_nothing(store: Store) -> None:
     assert (await store.commit_if_head(tried.hold, tried.plan(), [])).outcome is Committed.ORPHANED
     assert await store.finish_if_held(tried.hold, AttemptStatus.CANCELLED, None, [])
     assert (await store.commit_if_head(tried.hold, tried.plan(), [])).outcome is Committed.LOST
-    assert await told(store) == []
+    assert await received(store) == []
 
 
 async def test_a_commit_with_something_of_the_queue_is_announced_once(store: Store) -> None:
@@ -79,7 +79,7 @@ async def test_a_commit_with_something_of_the_queue_is_announced_once(store: Sto
     session = await builders.session(store)
     taken = await builders.take(store, session, await builders.followup(store, session))
     assert (await store.commit_if_head(taken.hold, taken.plan(), [])).outcome is Committed.YES
-    assert await told(store) == ["turn.committed"]
+    assert await received(store) == ["turn.committed"]
 
 
 @pytest.mark.parametrize("status", [AttemptStatus.FAILED, AttemptStatus.CANCELLED, AttemptStatus.INTERRUPTED])
@@ -89,7 +89,7 @@ async def test_only_a_failure_is_announced_as_one(store: Store, status: AttemptS
     assert await store.finish_if_held(tried.hold, status, ("model_failed", "no\x00pe"), [])
     assert not await store.finish_if_held(tried.hold, status, ("model_failed", "nope"), [])
     if status is not AttemptStatus.FAILED:
-        assert await told(store) == []
+        assert await received(store) == []
         return
     (message,) = await outbox(store)
     assert (message.kind, message.turn, message.attempt) == (
@@ -134,10 +134,10 @@ async def test_a_task_is_announced_when_it_ends_and_not_when_it_is_tried_again(s
     claim = await work_builders.claim(store)
     again = TaskEnd(task.id, TaskStatus.DEFERRED, token=claim.token, due_seconds=0.0)
     assert await store.finish_if_held(claim.hold, AttemptStatus.FAILED, ("x", "y"), [], task=again)
-    assert await told(store) == []
+    assert await received(store) == []
     second = await work_builders.claim(store)
     assert await second.complete(store) is Committed.YES
-    assert await told(store) == ["turn.committed", "task.ended"]
+    assert await received(store) == ["turn.committed", "task.ended"]
     ended = (await outbox(store))[1]
     assert (ended.detail, ended.task, ended.turn) == ({"status": "completed"}, task.id, task.turn)
 
@@ -149,7 +149,7 @@ async def test_a_report_under_an_old_claim_announces_nothing(store: Store) -> No
     claim = await work_builders.claim(store)
     stale = TaskEnd(task.id, TaskStatus.FAILED, token=b"another" * 4, error=("x", "y"))
     assert not await store.finish_if_held(claim.hold, AttemptStatus.FAILED, None, [], task=stale)
-    assert await told(store) == []
+    assert await received(store) == []
 
 
 async def test_a_task_that_ends_unclaimed_is_announced(store: Store) -> None:
@@ -172,7 +172,7 @@ async def test_a_runtime_is_announced_once_for_each_time_it_goes_offline(backend
         await backend.execute("UPDATE runtimes SET last_seen_at = 1")
         await asyncio.gather(*(store.notice_offline(150.0, 9) for _ in range(4)))
         assert await store.notice_offline(150.0, 9) == 0
-        assert await told(store) == ["runtime.offline"] * round
+        assert await received(store) == ["runtime.offline"] * round
         await work_builders.register(store)
         assert await store.notice_offline(150.0, 9) == 0
     assert (await outbox(store))[0].detail["runtime_id"] == registered.runtimes[0].id
@@ -233,7 +233,7 @@ async def test_a_disabled_webhook_gets_no_new_messages(store: Store) -> None:
     await hook(store)
     await store.disable_webhook(TENANT, "hook")
     await builders.commit(store, await builders.session(store))
-    assert await told(store) == []
+    assert await received(store) == []
     assert (await store.list_webhooks(TENANT))[0].disabled_at is not None
 
 

@@ -348,8 +348,8 @@ async def test_a_full_disk_fails_those_that_need_more_of_it_and_passes(
     first, *rest = await asyncio.gather(*jobs, return_exceptions=True)
     assert isinstance(rest[0], StoreFull)
     assert isinstance(rest[2], StoreFull)
-    told = [number for number in (first, rest[1]) if isinstance(number, int)]
-    assert written(connection) == told
+    received = [number for number in (first, rest[1]) if isinstance(number, int)]
+    assert written(connection) == received
     connection.pragma("max_page_count", 10_000)
     assert await writer.run(big(5), durable=durable, long=long) == 5
 

@@ -265,14 +265,14 @@ EDIT = Edit(TurnId("earlier"), HEAD.turn)
 
 
 @pytest.mark.parametrize("now", [None, Edit(None, HEAD.turn), Edit(TurnId("earlier"), TurnId("newer"))])
-def test_a_key_that_stands_for_an_edit_is_tried_again_as_that_edit_or_not_at_all(now: Edit | None) -> None:
+def test_a_key_of_an_edit_is_retried_as_that_edit_or_not_at_all(now: Edit | None) -> None:
     failed = attempt(AttemptStatus.FAILED, ended_at=1.0)
     found = standing(session=session(head=HEAD), prior=request(key="k", edit=EDIT), prior_attempt=failed)
     assert refusal(admit(ask(key="k", edit=now), found)) is StaleHead
     assert admit(ask(key="k", edit=EDIT), found) == Admitted(again=request().turn)
 
 
-def test_a_key_that_stands_for_an_append_is_not_tried_again_as_an_edit() -> None:
+def test_a_key_of_an_append_is_not_retried_as_an_edit() -> None:
     failed = attempt(AttemptStatus.FAILED, ended_at=1.0)
     found = standing(session=session(head=HEAD), prior=request(key="k"), prior_attempt=failed)
     assert refusal(admit(ask(key="k", edit=EDIT), found)) is StaleHead

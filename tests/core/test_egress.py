@@ -105,7 +105,7 @@ def test_this_machine_is_asked_under_its_own_name_where_the_policy_says_so(url: 
         ("https://example.com/" + "a" * 9000, "the limit is"),
     ],
 )
-def test_nothing_else_is_asked_for(url: str, because: str) -> None:
+def test_nothing_else_is_requested(url: str, because: str) -> None:
     for policy in (STRANGERS, ALSO_HERE):
         judged = judge_url(url, policy)
         assert isinstance(judged, Denial)

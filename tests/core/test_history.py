@@ -14,10 +14,10 @@ from lastgood.core.history import (
     History,
     building_history,
     history_of,
-    mend,
-    mend_text,
     open_calls,
     repair,
+    valid_message,
+    valid_text,
     with_unique_call_ids,
 )
 from lastgood.model.messages import Message, Role, ToolCall, assistant, tool_result, user
@@ -194,7 +194,7 @@ def test_I4_a_valid_conversation_is_left_unchanged(messages: tuple[Message, ...]
 
 @given(CONVERSATIONS)
 def test_I8_a_repair_keeps_every_user_message(messages: tuple[Message, ...]) -> None:
-    said = [mend(message.content) for message in messages if message.role is Role.USER]
+    said = [valid_text(message.content) for message in messages if message.role is Role.USER]
     assert [message.content for message in repair(messages) if message.role is Role.USER] == said
 
 
@@ -297,7 +297,7 @@ def test_open_calls_are_those_of_the_last_assistant_message(
 
 
 @pytest.mark.parametrize(
-    ("text", "mended"),
+    ("text", "valid"),
     [
         ("plain", "plain"),
         ("a\x00b", "a\ufffdb"),
@@ -308,22 +308,22 @@ def test_open_calls_are_those_of_the_last_assistant_message(
         ("é", "é"),
     ],
 )
-def test_text_is_mended_to_unicode(text: str, mended: str) -> None:
-    assert mend(text) == mended
+def test_invalid_text_becomes_valid_unicode(text: str, valid: str) -> None:
+    assert valid_text(text) == valid
 
 
 @given(TEXTS)
-def test_mended_text_is_text_and_stays_as_it_is(text: str) -> None:
-    mended = mend(text)
-    assert is_text(mended)
-    assert mend(mended) == mended
+def test_text_made_valid_is_valid_and_stays_unchanged(text: str) -> None:
+    valid = valid_text(text)
+    assert is_text(valid)
+    assert valid_text(valid) == valid
     if is_text(text):
-        assert mended == text
+        assert valid == text
 
 
 @given(valid_conversations())
 def test_a_good_message_is_not_even_copied(messages: tuple[Message, ...]) -> None:
-    assert all(mend_text(message) is message for message in messages)
+    assert all(valid_message(message) is message for message in messages)
 
 
 def test_I40_building_a_history_costs_what_its_turns_add() -> None:
@@ -339,7 +339,7 @@ def _build_cost(turns: list[Turn]) -> float:
     return time.process_time() - started
 
 
-def test_a_history_continues_after_a_reset_as_if_it_were_read_anew() -> None:
+def test_a_history_continues_after_a_reset_as_if_it_were_read_again() -> None:
     first = turn(None, user("u"), assistant("a"))
     reset = turn(first.head, kind=TurnKind.RESET)
     assert history_of([first]).then(reset) == history_of([first, reset])

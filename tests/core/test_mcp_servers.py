@@ -53,7 +53,7 @@ def test_names_of_tools_are_what_models_can_call(name: str, prefix: str, called:
 
 
 def test_a_runtime_gets_the_names_of_secrets_and_not_their_values() -> None:
-    told = runtime_servers(
+    received = runtime_servers(
         agent(
             ToolsetSpec("shell"),
             mcp(name="GitHub Tools", command="npx", args=["-y", "x"], env={"A": "${TOKEN}", "N": 1}),
@@ -62,8 +62,8 @@ def test_a_runtime_gets_the_names_of_secrets_and_not_their_values() -> None:
             mcp(name="__", remote={"url": "https://a.example/"}),
         )
     )
-    assert told.disclosures == ()
-    assert told.servers == (
+    assert received.disclosures == ()
+    assert received.servers == (
         {
             "name": "github-tools",
             "prefix": "GitHub Tools",
@@ -100,15 +100,17 @@ def test_a_runtime_gets_the_names_of_secrets_and_not_their_values() -> None:
 
 
 def test_I39_a_server_of_an_untrusted_file_goes_to_no_runtime() -> None:
-    told = runtime_servers(agent(mcp(trusted=False, command="evil"), mcp(command="good")))
-    assert [one["name"] for one in told.servers] == ["good"]
-    assert "MCP server evil of this agent is not available here: the agent file comes" in told.disclosures[0]
+    received = runtime_servers(agent(mcp(trusted=False, command="evil"), mcp(command="good")))
+    assert [one["name"] for one in received.servers] == ["good"]
+    assert (
+        "MCP server evil of this agent is not available here: the agent file comes" in received.disclosures[0]
+    )
 
 
 def test_a_server_with_oauth_is_disclosed() -> None:
     remote = {"url": "https://a.example/mcp", "oauth": {"clientId": "x"}}
     assert wants_oauth({"remote": remote})
     assert not wants_oauth({"command": "x"})
-    told = runtime_servers(agent(mcp(remote=remote)))
-    assert told.servers == ()
-    assert "OAuth for MCP servers is not supported yet" in told.disclosures[0]
+    received = runtime_servers(agent(mcp(remote=remote)))
+    assert received.servers == ()
+    assert "OAuth for MCP servers is not supported yet" in received.disclosures[0]

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lastgood.core.history import mend_text, repair
+from lastgood.core.history import repair, valid_message
 from lastgood.core.input_checks import check_input, check_results
 from lastgood.errors import InvalidRequest, TooLarge
 from lastgood.model.messages import (
@@ -70,15 +70,15 @@ def test_I4_reasoning_is_kept_but_is_no_part_of_the_chat_shape() -> None:
     assert "reasoning" not in as_chat(thought)
 
 
-def test_parts_and_reasoning_are_mended_like_all_text() -> None:
+def test_parts_and_reasoning_become_valid_unicode_too() -> None:
     broken = user_parts("a\x00", Image("x\x00", "low"), File("n\x00", "d\x00"))
-    assert mend_text(broken).parts == ("a\ufffd", Image("x\ufffd", "low"), File("n\ufffd", "d\ufffd"))
+    assert valid_message(broken).parts == ("a\ufffd", Image("x\ufffd", "low"), File("n\ufffd", "d\ufffd"))
     thought = Message(Role.ASSISTANT, "4", reasoning=Reasoning("m", "\x00", "\x00"))
-    assert mend_text(thought).reasoning == Reasoning("m", "\ufffd", "\ufffd")
+    assert valid_message(thought).reasoning == Reasoning("m", "\ufffd", "\ufffd")
 
 
 def test_only_the_assistant_thinks() -> None:
-    assert mend_text(Message(Role.USER, "q", reasoning=Reasoning("m"))).reasoning is None
+    assert valid_message(Message(Role.USER, "q", reasoning=Reasoning("m"))).reasoning is None
 
 
 def test_a_picture_without_words_is_not_blank() -> None:

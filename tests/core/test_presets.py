@@ -46,26 +46,28 @@ def test_a_chat_without_a_name_is_no_conversation(name: str) -> None:
         (LIBRE, (user("Analyze this conversation and provide:\n1. The detected language of it"),)),
     ],
 )
-def test_an_errand_belongs_to_no_conversation(headers: dict[str, str], body: tuple[Message, ...]) -> None:
-    assert understand(BOTH, headers, body) == Understood(None, is_errand=True)
+def test_a_background_request_belongs_to_no_conversation(
+    headers: dict[str, str], body: tuple[Message, ...]
+) -> None:
+    assert understand(BOTH, headers, body) == Understood(None, is_background=True)
 
 
-@pytest.mark.parametrize("errand", webui.ERRANDS.values(), ids=webui.ERRANDS)
-def test_every_errand_of_open_webui_is_known(errand: tuple[str, str]) -> None:
-    system, said = errand
+@pytest.mark.parametrize("background", webui.BACKGROUND_REQUESTS.values(), ids=webui.BACKGROUND_REQUESTS)
+def test_every_background_request_of_open_webui_is_recognized(background: tuple[str, str]) -> None:
+    system, said = background
     body = (*([Message(Role.SYSTEM, system)] if system else []), user(said))
-    assert understand(BOTH, webui.HEADERS, body) == Understood(None, is_errand=True)
+    assert understand(BOTH, webui.HEADERS, body) == Understood(None, is_background=True)
 
 
-def test_an_errand_in_an_operators_own_words_is_known_by_its_header() -> None:
+def test_a_background_request_with_a_custom_prompt_is_recognized_by_its_header() -> None:
     named = WEBUI | {"x-openwebui-task": "title_generation"}
-    assert understand(BOTH, named, SAID) == Understood(None, is_errand=True)
+    assert understand(BOTH, named, SAID) == Understood(None, is_background=True)
     assert understand({Preset.LIBRECHAT}, LIBRE | named, SAID) == Understood("chat-1", True)
     for task in ("", "{{TASK}}"):
         assert understand(BOTH, WEBUI | {"x-openwebui-task": task}, SAID) == Understood("chat-1", True)
 
 
-def test_a_question_about_a_file_is_no_errand() -> None:
+def test_a_question_about_a_file_is_no_background_request() -> None:
     """It begins like one, has an output section and speaks of tags."""
     for words in ("what is in it?", webui.attached("what is in it?")):
         body = (user(webui.with_sources(words, "a title, <chat_history>x</chat_history>, queries")),)
@@ -79,7 +81,7 @@ def test_what_open_webui_does_not_keep_is_not_kept(name: str) -> None:
     assert understand(BOTH, {"x-conversation-id": name}, SAID).conversation == name
 
 
-def test_what_a_person_says_is_no_errand() -> None:
+def test_a_users_message_is_no_background_request() -> None:
     for text in ("Write a title for my talk", "### Task list\n- one", "tags: a, b"):
         assert understand(BOTH, WEBUI, (user(text),)).conversation == "chat-1"
     assert understand(BOTH, WEBUI, (user("hi"), assistant("hello"), *TITLE)).conversation == "chat-1"

@@ -67,7 +67,7 @@ def test_what_was_paid_for_before_waits_for_its_place_all_the_same() -> None:
     assert isinstance(begin_paid(Allowance(6, 1), end(used), 0.0), BucketState)
 
 
-def test_what_did_not_begin_is_as_if_it_was_never_asked_for() -> None:
+def test_what_did_not_begin_is_as_if_it_was_never_requested() -> None:
     for allowance in (MINUTE, Allowance(at_once=1), Allowance(1, 1)):
         used = None
         for _ in range(10):

@@ -57,13 +57,13 @@ FOUND = Interrupted(
         ),
     ],
 )
-def test_a_promised_turn_is_tried_again_and_adopts_what_still_stands(
+def test_a_durable_turn_runs_again_and_adopts_steps_that_are_still_valid(
     found: Interrupted, digest: str | None, model: str, expected: Recovery
 ) -> None:
     assert recover(found, digest=digest, model=model) == expected
 
 
-def test_a_promised_edit_whose_head_has_moved_ends_visibly_and_never_runs_on_another_head() -> None:
+def test_a_durable_edit_whose_head_has_moved_ends_visibly_and_never_runs_on_another_head() -> None:
     edit = request(durable=True, edit=Edit(None, HEAD.turn), condition=Expected(HEAD.turn))
     found = replace(FOUND, request=edit)
     assert recover(found, digest="digest", model="model") == TryAgain(
@@ -75,7 +75,7 @@ def test_a_promised_edit_whose_head_has_moved_ends_visibly_and_never_runs_on_ano
 
 
 @pytest.mark.parametrize("expected", [HEAD.turn, None])
-def test_a_promised_turn_that_names_its_head_never_runs_on_another_one(expected: TurnId | None) -> None:
+def test_a_durable_turn_that_names_its_head_never_runs_on_another_one(expected: TurnId | None) -> None:
     found = replace(FOUND, request=request(durable=True, condition=Expected(expected)), head=expected)
     assert isinstance(recover(found, digest="digest", model="model"), TryAgain)
     moved = recover(replace(found, head=TurnId("newer")), digest="digest", model="model")

@@ -44,7 +44,7 @@ SAID = on_runtime("said", decision={}, kind=TurnKind.APPEND)
 
 
 @pytest.mark.parametrize(
-    ("decision", "turns", "restored", "told"),
+    ("decision", "turns", "restored", "received"),
     [
         (FreshStart("why", None), (), None, None),
         (FreshStart("why", None), (ONE, LOCAL), None, None),
@@ -75,9 +75,9 @@ SAID = on_runtime("said", decision={}, kind=TurnKind.APPEND)
     ],
 )
 def test_files_that_a_run_does_not_have_are_restored_or_disclosed(
-    decision: ResumeDecision, turns: tuple[Turn, ...], restored: str | None, told: str | None
+    decision: ResumeDecision, turns: tuple[Turn, ...], restored: str | None, received: str | None
 ) -> None:
-    assert about_files(decision, turns, restored and TurnId(restored)) == told  # type: ignore[arg-type]
+    assert about_files(decision, turns, restored and TurnId(restored)) == received  # type: ignore[arg-type]
 
 
 def test_only_what_the_directory_has_not_held_is_restored() -> None:

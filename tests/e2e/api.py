@@ -164,8 +164,8 @@ class Api:
     ) -> Given:
         connection, answer = self._send(method, path, plain, headers, opened)
         try:
-            told = {name.lower(): value for name, value in answer.getheaders()}
-            return Given(answer.status, told, answer.read())
+            received = {name.lower(): value for name, value in answer.getheaders()}
+            return Given(answer.status, received, answer.read())
         finally:
             connection.close()
 

@@ -148,7 +148,7 @@ class Follower:
         return bool(frames)
 
     @property
-    def told(self) -> list[dict[str, Any]]:
+    def received(self) -> list[dict[str, Any]]:
         return [frame_of(one.decode()).data for one in self.frames]
 
 
@@ -171,7 +171,7 @@ def objections(joined: Follower, whole: Follower) -> list[str]:
 
 def one_end_each(whole: Follower, attempts: Sequence[str]) -> list[str]:
     """I24. `attempts` are those that have ended."""
-    ends = Counter(one["attempt"] for one in whole.told if one["type"] in TERMINAL)
+    ends = Counter(one["attempt"] for one in whole.received if one["type"] in TERMINAL)
     wrong = {attempt: ends[attempt] for attempt in attempts if ends[attempt] != 1}
     return [f"I24: ends of attempts that should be one each: {wrong}"] if wrong else []
 

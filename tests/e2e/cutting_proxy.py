@@ -67,13 +67,13 @@ class CuttingProxy:
             raise
         asking = asyncio.create_task(_pump(reader, to_server))
         try:
-            heard = b""
+            received = b""
             while data := await from_server.read(65536):
-                before, heard = len(heard), heard + data
-                place = heard.find(cut) if isinstance(cut, bytes) else cut
-                if place is not None and 0 <= place < len(heard):
+                before, received = len(received), received + data
+                place = received.find(cut) if isinstance(cut, bytes) else cut
+                if place is not None and 0 <= place < len(received):
                     self.cuts += 1
-                    writer.write(heard[before : max(place, before)])
+                    writer.write(received[before : max(place, before)])
                     return
                 writer.write(data)
                 await writer.drain()

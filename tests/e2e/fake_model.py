@@ -56,12 +56,12 @@ def says(
             _chunk({"tool_calls": [{"index": index, "id": id, "type": "function", "function": function}]})
         )
     pieces.append(_chunk({}, "tool_calls" if calls else finish))
-    told = {
+    received = {
         "prompt_tokens": usage[0],
         "completion_tokens": usage[1],
         "total_tokens": sum(usage),
     }
-    pieces.append(_data({"id": "x", "object": "chat.completion.chunk", "choices": [], "usage": told}))
+    pieces.append(_data({"id": "x", "object": "chat.completion.chunk", "choices": [], "usage": received}))
     return Reply([*pieces, b"data: [DONE]\n\n"])
 
 

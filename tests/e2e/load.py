@@ -27,7 +27,7 @@ from tests.e2e.command import until
 from tests.e2e.nodes import Nodes
 from tests.faults.checker import check
 from tests.faults.outage import KINDS, LONGEST_SECONDS, Outages, outage_seconds
-from tests.faults.world import Told, World
+from tests.faults.world import ClientCall, World
 
 #: I12: what a dead node held is free again after its lease and one sweep, and after an outage of the
 #: database that comes in between. A turn takes a moment, too.
@@ -51,7 +51,7 @@ _serial = itertools.count(1)
 class Log:
     """What all clients did and were told."""
 
-    told: list[Told] = field(default_factory=list)
+    received: list[ClientCall] = field(default_factory=list)
     acknowledged: int = 0
     edits: int = 0  # of these
     overtaken: int = 0  # edits of what was replaced meanwhile
@@ -61,15 +61,19 @@ class Log:
     found: list[str] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def note(self, told: Told) -> Told:
+    def note(self, received: ClientCall) -> ClientCall:
         with self._lock:
-            self.told.append(told)
-        return told
+            self.received.append(received)
+        return received
 
     def earlier(self, session: str, dice: random.Random) -> After:
         """Before the first turn, or after one that was acknowledged. It may have been replaced since."""
         with self._lock:
-            known = [told.turn for told in self.told if told.session == session and told.turn is not None]
+            known = [
+                received.turn
+                for received in self.received
+                if received.session == session and received.turn is not None
+            ]
         return After(dice.choice([None, *known[-5:]]))
 
     def until_acknowledged(self, more: int) -> None:
@@ -100,40 +104,40 @@ def ask(
     text: str,
     key: str | None = None,
     after: After | None = None,
-) -> Told:
+) -> ClientCall:
     """One try, waited for. `after`: an edit, unless that is the head by then."""
     words = f"{token} {text}"
-    told = Told("ask", SessionId(session), token, (words,), key, None, key is not None, key is None)
-    told.is_edit, told.after = after is not None, after.turn if after else None
-    log.note(told)
+    received = ClientCall("ask", SessionId(session), token, (words,), key, None, key is not None, key is None)
+    received.is_edit, received.after = after is not None, after.turn if after else None
+    log.note(received)
     body = {"messages": said(words), "wait": True} | ({"after": after.turn} if after else {})
     headers = {"idempotency_key": key} if key is not None else {}
     path = f"/api/sessions/{session}/turns"
     try:
         given = api.post(path, body, **headers)
     except (OSError, http.client.HTTPException):
-        told.outcome = "unknown"
-        return told
+        received.outcome = "unknown"
+        return received
     if given.status == 200 and given.headers["x-attempt-id"] != given.json["attempt"]:
         log.found.append(f"I14 {session}: {token} was told of an attempt that did not commit it")
-    return _heard(told, given)
+    return _report(received, given)
 
 
-def _heard(told: Told, given: Given) -> Told:
+def _report(received: ClientCall, given: Given) -> ClientCall:
     if "x-attempt-id" in given.headers:
-        told.attempt = AttemptId(given.headers["x-attempt-id"])
+        received.attempt = AttemptId(given.headers["x-attempt-id"])
     if given.status == 200:
-        told.outcome, told.turn = "committed", TurnId(given.json["id"])
-        return told
-    told.code = given.code
-    told.holder = given.json.get("error", {}).get("detail", {}).get("attempt", "")
-    if told.code in UNSURE:
-        told.outcome = "unknown"
-    elif told.code == "turn_cancelled":
-        told.outcome = "cancelled"
+        received.outcome, received.turn = "committed", TurnId(given.json["id"])
+        return received
+    received.code = given.code
+    received.holder = given.json.get("error", {}).get("detail", {}).get("attempt", "")
+    if received.code in UNSURE:
+        received.outcome = "unknown"
+    elif received.code == "turn_cancelled":
+        received.outcome = "cancelled"
     else:
-        told.outcome = "failed" if given.status == 500 else "refused"
-    return told
+        received.outcome = "failed" if given.status == 500 else "refused"
+    return received
 
 
 def ask_until_answered(log: Log, nodes: Nodes, dice: random.Random, session: str) -> None:
@@ -143,28 +147,28 @@ def ask_until_answered(log: Log, nodes: Nodes, dice: random.Random, session: str
     began, node = time.monotonic(), dice.choice((nodes.a, nodes.b))
     holder, busy_since = "", began
     while True:
-        told = ask(log, node, session, token, text, key=f"key-{token}", after=after)
+        received = ask(log, node, session, token, text, key=f"key-{token}", after=after)
         took = time.monotonic() - began
-        if told.outcome in ("committed", "cancelled"):
+        if received.outcome in ("committed", "cancelled"):
             log.done(took, is_edit=after is not None)
             return
-        if after is not None and told.code in ("stale_head", "turn_not_found"):
+        if after is not None and received.code in ("stale_head", "turn_not_found"):
             log.overtaken += 1
             return  # another turn replaced the head, or the place to go on from
-        if told.outcome == "refused" and told.code != "session_busy":
-            log.found.append(f"{token} was refused: {told.code}")
+        if received.outcome == "refused" and received.code != "session_busy":
+            log.found.append(f"{token} was refused: {received.code}")
             return
-        if told.outcome == "refused":
+        if received.outcome == "refused":
             # Others may take the session one after the other: only one holder's time is bounded.
-            if told.holder != holder:
-                holder, busy_since = told.holder, time.monotonic()
+            if received.holder != holder:
+                holder, busy_since = received.holder, time.monotonic()
             busy = time.monotonic() - busy_since
             log.refused, log.busiest = log.refused + 1, max(log.busiest, busy)
             if busy > BUSY_SECONDS + MOMENT_SECONDS:
                 log.found.append(f"I12 {session}: {token} waits {busy:.0f} s for {holder}")
                 return
         if took > 4 * BUSY_SECONDS:
-            log.found.append(f"I12 {session}: {token} is not answered after {took:.0f} s: {told.code}")
+            log.found.append(f"I12 {session}: {token} is not answered after {took:.0f} s: {received.code}")
             return
         node = nodes.other(node)
         time.sleep(0.02 + 0.05 * dice.random())  # real time: of a client, before it tries again
@@ -240,7 +244,7 @@ def storm(nodes: Nodes, seconds: float, outages: Outages) -> Disturbance:
 
 def judge(nodes: Nodes, log: Log) -> list[str]:
     """When everything is settled: every invariant the checker knows, and each session must answer."""
-    sessions = list(dict.fromkeys(told.session for told in log.told))
+    sessions = list(dict.fromkeys(received.session for received in log.received))
     found = list(log.found)
     settled = asyncio.run(_settle(nodes.dsn, sessions))
     if settled is not None:
@@ -270,14 +274,14 @@ async def _is_settled(store: Store, sessions: Sequence[SessionId]) -> bool:
         session = await store.get_session(DEFAULT_TENANT, id)
         if session is None or session.attempt is not None:
             return False
-    owed = await store.interrupted_asks(1, deaths_below=MOST_DEATHS)
-    return not owed and not await store.waiting_queues(1)
+    durable = await store.interrupted_asks(1, deaths_below=MOST_DEATHS)
+    return not durable and not await store.waiting_queues(1)
 
 
 async def _check(nodes: Nodes, log: Log) -> list[str]:
     store = await open_postgres(nodes.dsn, pool_size=2)
     try:
-        world = World(store, log=log.told, prompts=nodes.prompts())
+        world = World(store, log=log.received, prompts=nodes.prompts())
         return await check(world)
     finally:
         await store.close()

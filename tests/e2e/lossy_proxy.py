@@ -44,7 +44,7 @@ class LossyProxy:
                 thread.start()
 
     def _carry(self, client: socket.socket, is_first: bool) -> None:
-        heard = b""
+        received = b""
         # A client that has read [DONE] closes with the stream's last bytes unread, which is a reset.
         with (
             suppress(ConnectionError),
@@ -62,7 +62,7 @@ class LossyProxy:
                     elif not is_first:
                         client.sendall(data)
                     else:
-                        heard += data
-                if is_first and self._marker in heard:
+                        received += data
+                if is_first and self._marker in received:
                     self.lost += 1
                     return

@@ -36,7 +36,7 @@ class NetworkLink:
     def cut(self) -> None:
         self._cut.set()
 
-    def mend(self) -> None:
+    def valid_text(self) -> None:
         self._cut.clear()
 
     def _spawn(self, target: object, *args: object) -> None:

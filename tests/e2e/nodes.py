@@ -33,8 +33,8 @@ class NodeApi(Api):
             sent = {name.replace("_", "-"): value for name, value in headers.items()}
             connection.request(method, path, body, {"Content-Type": "application/json"} | sent)
             answer = connection.getresponse()
-            told = {name.lower(): value for name, value in answer.getheaders()}
-            return Given(answer.status, told, answer.read())
+            received = {name.lower(): value for name, value in answer.getheaders()}
+            return Given(answer.status, received, answer.read())
         finally:
             connection.close()
 

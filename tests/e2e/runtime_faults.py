@@ -77,7 +77,7 @@ def partition(folder: Path, lease_passes: Callable[[TaskServer], None]) -> None:
         until(lambda: len(worker.outbox()) == 2)  # the snapshot and the result
         lease_passes(task_server)
         assert "lease" in task_server.task(early)["why"], "busy, and it says why"
-        link.mend()
+        link.valid_text()
         task_server.until_task(early, "completed")
         # The other run goes on: its worker confirms its claims before it takes new ones.
         third = task_server.begin(task_server.session(), "say:new")

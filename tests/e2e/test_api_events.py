@@ -90,15 +90,15 @@ def test_a_good_run_emits_the_documented_events(api: Api, trace: Trace) -> None:
         "turn_committed",
         "stream_stopped",
     ]
-    told = {frame.type: frame.data for frame in frames}
-    call = told["tool_call"]["tool_call"]
+    received = {frame.type: frame.data for frame in frames}
+    call = received["tool_call"]["tool_call"]
     assert (call["type"], call["function"]["name"]) == ("function", "note")
     assert json.loads(call["function"]["arguments"])["word"] == "a"
-    assert told["tool_call_response"]["tool_call_id"] == call["id"]
-    assert told["turn_committed"]["turn"] == api.brief(session)["head"]
-    assert told["turn_committed"]["seq"] == 1
-    assert told["stream_stopped"]["reason"] == "normal"
-    assert told["token_usage"]["usage"].keys() >= {"input_tokens", "output_tokens", "cost"}
+    assert received["tool_call_response"]["tool_call_id"] == call["id"]
+    assert received["turn_committed"]["turn"] == api.brief(session)["head"]
+    assert received["turn_committed"]["seq"] == 1
+    assert received["stream_stopped"]["reason"] == "normal"
+    assert received["token_usage"]["usage"].keys() >= {"input_tokens", "output_tokens", "cost"}
 
 
 @pytest.mark.parametrize("when", ["before", "during", "after"])
@@ -107,9 +107,9 @@ def test_a_failed_run_says_so_once_and_then_stops(api: Api, when: str) -> None:
     frames = api.run(session, f"!fail {when}\n!say one two three").frames
     check_stream(frames, "turn_failed")
     assert kinds(frames)[-3:] == ["error", "turn_failed", "stream_stopped"]
-    told = {frame.type: frame.data for frame in frames}
-    assert told["error"]["code"] == told["turn_failed"]["code"] == "model_error"
-    assert (told["turn_failed"]["retryable"], told["stream_stopped"]["reason"]) == (False, "error")
+    received = {frame.type: frame.data for frame in frames}
+    assert received["error"]["code"] == received["turn_failed"]["code"] == "model_error"
+    assert (received["turn_failed"]["retryable"], received["stream_stopped"]["reason"]) == (False, "error")
     assert api.history(session) == []
 
 
@@ -133,8 +133,8 @@ def test_a_provider_that_fails_has_one_code_and_what_failed_stands_beside_it(
     fake.on(word, reply)
     session = api.session("remote")
     frames = {frame.type: frame.data for frame in api.run(session, word, agent="remote").frames}
-    for told in (frames["error"], frames["turn_failed"]):
-        assert (told["code"], told.get("kind")) == (code, kind)
+    for received in (frames["error"], frames["turn_failed"]):
+        assert (received["code"], received.get("kind")) == (code, kind)
     assert frames["turn_failed"]["retryable"] is retryable
     waited = api.turn(session, word)
     error = waited.json["error"]

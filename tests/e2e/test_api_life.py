@@ -61,7 +61,7 @@ def counted(server: LiveServer, table: str) -> int:
 # -- made and found ------------------------------------------------------------------------
 
 
-def test_a_session_is_made_as_it_was_asked_for(api: Api, tmp_path: Path) -> None:
+def test_a_session_is_made_as_it_was_requested(api: Api, tmp_path: Path) -> None:
     body = {
         "agent": "tools",
         "title": "  A  title ",
@@ -73,16 +73,26 @@ def test_a_session_is_made_as_it_was_asked_for(api: Api, tmp_path: Path) -> None
     }
     made = api.post("/api/sessions", body)
     assert made.status == 200
-    told = made.json
-    assert (told["agent"], told["agent_key"], told["title"]) == ("tools", "tools", "A title")
-    assert (told["model"], told["working_dir"]) == ("builtin/scripted", str(tmp_path.resolve()))
-    assert told["permissions"] == {"allow": ["note"], "ask": [], "deny": ["shell"]}
-    assert (told["safety_policy"], told["metadata"]) == ("strict", body["metadata"])
-    assert (told["head"], told["turns"], told["status"], told["streaming"]) == (None, 0, "idle", False)
-    assert (told["input_tokens"], told["output_tokens"], told["cost"], told["starred"]) == (0, 0, 0.0, False)
-    assert told["created_at"].endswith("Z")
-    assert api.read(told["id"]) == told | {"messages": [], "num_messages": 0}
-    assert api.brief(told["id"]) == told
+    received = made.json
+    assert (received["agent"], received["agent_key"], received["title"]) == ("tools", "tools", "A title")
+    assert (received["model"], received["working_dir"]) == ("builtin/scripted", str(tmp_path.resolve()))
+    assert received["permissions"] == {"allow": ["note"], "ask": [], "deny": ["shell"]}
+    assert (received["safety_policy"], received["metadata"]) == ("strict", body["metadata"])
+    assert (received["head"], received["turns"], received["status"], received["streaming"]) == (
+        None,
+        0,
+        "idle",
+        False,
+    )
+    assert (received["input_tokens"], received["output_tokens"], received["cost"], received["starred"]) == (
+        0,
+        0,
+        0.0,
+        False,
+    )
+    assert received["created_at"].endswith("Z")
+    assert api.read(received["id"]) == received | {"messages": [], "num_messages": 0}
+    assert api.brief(received["id"]) == received
 
 
 def test_a_client_cannot_choose_the_id_nor_bring_messages(api: Api) -> None:
@@ -192,13 +202,13 @@ def test_the_shown_prompt_equals_the_logged_one(api: Api, trace: Trace, word: st
     assert len(turns) == 5
     for turn in turns:
         prompt = logged[turn["id"]]["prompt"]
-        told = api.read(session, f"/turns/{turn['id']}/prompt")
-        system = len(prompt) - len(told["messages"])
-        assert [dict(one, reasoning=None) for one in told["messages"]] == [
+        received = api.read(session, f"/turns/{turn['id']}/prompt")
+        system = len(prompt) - len(received["messages"])
+        assert [dict(one, reasoning=None) for one in received["messages"]] == [
             dict(one, reasoning=None) for one in prompt[system:]
         ]
         assert all(one["role"] == "system" for one in prompt[:system])
-        assert (told["turn"], told["agent_digest"]) == (turn["id"], turn["agent_digest"])
+        assert (received["turn"], received["agent_digest"]) == (turn["id"], turn["agent_digest"])
     missing = api.ask("GET", f"/api/sessions/{session}/turns/turn_nobody/prompt")
     assert missing.refusal == (404, "turn_not_found")
     foreign = api.session()
@@ -219,12 +229,12 @@ def test_the_shown_prompt_of_a_trimmed_history_equals_the_sent_one(
     turn = api.good(session, f"{word} last")
     assert turn["decision"]["left_out"] > 0
     system, *sent = script.requests[-1]["messages"]
-    told = api.read(session, f"/turns/{turn['id']}/prompt")
-    summary, *others = texts(told["messages"])
+    received = api.read(session, f"/turns/{turn['id']}/prompt")
+    summary, *others = texts(received["messages"])
     assert summary == ("system", "Summary of the conversation so far: much")
     assert summary[1] in system["content"], "it was sent with the agent's own instruction"
     assert others == texts(sent)
-    assert told["left_out"] == turn["decision"]["left_out"]
+    assert received["left_out"] == turn["decision"]["left_out"]
 
 
 # -- one field each --------------------------------------------------------------------------
@@ -350,7 +360,7 @@ def test_an_appended_message_is_a_turn_of_its_own_and_asks_no_model(api: Api, wo
         assert api.post(path, bad).refusal == (400, "invalid_request")
 
 
-def test_after_a_reset_prompts_begin_anew_and_nothing_is_deleted(api: Api, word: str) -> None:
+def test_after_a_reset_prompts_start_over_and_nothing_is_deleted(api: Api, word: str) -> None:
     session = api.session()
     api.good(session, f"{word} before")
     given = api.post(f"/api/sessions/{session}/reset")
@@ -361,7 +371,7 @@ def test_after_a_reset_prompts_begin_anew_and_nothing_is_deleted(api: Api, word:
     assert ("user", f"{word} before") in api.history(session)
 
 
-def test_a_summary_stands_for_what_was_before_it(api: Api, word: str) -> None:
+def test_a_summary_replaces_earlier_messages_in_prompts(api: Api, word: str) -> None:
     session = api.session()
     for number in (1, 2, 3):
         api.good(session, f"{word} {number}")
@@ -479,17 +489,19 @@ def test_an_exported_session_comes_back_as_it_was_beside_the_original_and_elsewh
     for where in (api, other):
         taken = where.post("/api/sessions/import", document)
         assert taken.status == 201, taken.body
-        told = where.read(taken.json["id"])
-        assert told["id"] != rich
-        assert [dict(one, turn="") for one in told["messages"]] == [
+        received = where.read(taken.json["id"])
+        assert received["id"] != rich
+        assert [dict(one, turn="") for one in received["messages"]] == [
             dict(one, turn="") for one in original["messages"]
         ]
         imported = where.read(taken.json["id"], "/turns")
         assert list(map(bare, imported)) == list(map(bare, turns))
         assert [turn["decision"]["imported_from"] for turn in imported] == [turn["id"] for turn in turns]
         for name in ("title", "agent_key", "model", "metadata", "turns", "input_tokens", "output_tokens"):
-            assert told[name] == original[name], name
-        assert told["permissions"] == {"allow": [], "ask": [], "deny": ["d"]}, "a document gives no rights"
+            assert received[name] == original[name], name
+        assert received["permissions"] == {"allow": [], "ask": [], "deny": ["d"]}, (
+            "a document gives no rights"
+        )
         assert where.read(taken.json["id"], "/recovery")["damage"] is None
         assert where.good(taken.json["id"], "go on", agent="tools")["seq"] == len(turns) + 1
     assert api.read(rich) == original, "the original has changed"
@@ -653,8 +665,10 @@ def test_the_smaller_calls_answer_as_their_clients_expect(api: Api, fake: FakeMo
     models = api.read(session, "/models")
     assert models["current_model_ref"] == ""  # the session overrides nothing
     assert [one["ref"] for one in models["models"] if one["is_current"]] == ["fake"]
-    told = api.patch(f"/api/sessions/{session}/tokens", {"input_tokens": 5, "output_tokens": 5, "cost": 1})
-    assert told.json == {"id": session, "input_tokens": 11, "output_tokens": 7, "cost": 0.0}
+    received = api.patch(
+        f"/api/sessions/{session}/tokens", {"input_tokens": 5, "output_tokens": 5, "cost": 1}
+    )
+    assert received.json == {"id": session, "input_tokens": 11, "output_tokens": 7, "cost": 0.0}
     bad = api.patch(f"/api/sessions/{session}/tokens", {"input_tokens": -1, "output_tokens": 5})
     assert bad.refusal == (400, "invalid_request")
 
@@ -663,13 +677,13 @@ def test_the_recovery_document_has_the_failed_attempts(api: Api) -> None:
     session = api.session()
     api.good(session, "one")
     api.turn(session, "!fail during\n!say a b")
-    told = api.read(session, "/recovery")
+    received = api.read(session, "/recovery")
     exported = api.read(session, "/export")
     assert exported.pop("branches_not_exported") == 0
-    assert {name: told[name] for name in ("format", "version", "session", "turns")} == exported
-    (failed,) = told["errors"]
+    assert {name: received[name] for name in ("format", "version", "session", "turns")} == exported
+    (failed,) = received["errors"]
     assert (failed["status"], failed["error"]["code"]) == ("failed", "model_error")
-    assert told["damage"] is None
+    assert received["damage"] is None
 
 
 def test_recovery_names_the_turn_that_is_not_as_it_was_committed(api: Api, server: LiveServer) -> None:

@@ -70,11 +70,13 @@ def hold(api: Api, trace: Trace, word: str, **more: Any) -> str:
     return session
 
 
-@pytest.mark.parametrize(("seconds", "told"), [(0.0, "1"), (0.2, "1"), (1.0, "1"), (1.01, "2"), (19.5, "20")])
-def test_waiting_for_retry_after_is_enough(seconds: float, told: str) -> None:
+@pytest.mark.parametrize(
+    ("seconds", "received"), [(0.0, "1"), (0.2, "1"), (1.0, "1"), (1.01, "2"), (19.5, "20")]
+)
+def test_waiting_for_retry_after_is_enough(seconds: float, received: str) -> None:
     error = TooManyRequests()
     error.retry_after = seconds
-    assert retry_headers(error)["retry-after"] == told
+    assert retry_headers(error)["retry-after"] == received
 
 
 # -- how many in a minute -------------------------------------------------------------------

@@ -228,7 +228,7 @@ async def send(inside: InProcessServer, route: Route, path: str, body: Any, toke
     return given
 
 
-def told(given: Given) -> tuple[int, dict[str, str], bytes]:
+def received(given: Given) -> tuple[int, dict[str, str], bytes]:
     return given.status, given.headers, given.body
 
 
@@ -306,7 +306,7 @@ async def test_requests_without_a_token_reveal_no_id(inside: InProcessServer, ow
                 assert given.status == 401, (name_of(route), token)
                 assert given.headers["www-authenticate"] == "Bearer"
                 check_refusal(route, given, "unauthorized", "invalid_api_key")
-                answers.append(told(given))
+                answers.append(received(given))
             assert answers[0] == answers[1] == answers[2]
 
 
@@ -322,7 +322,7 @@ async def test_the_wrong_scope_reveals_no_id(inside: InProcessServer, own: Ids, 
                 given = await send(inside, route, ids.fill(route), ids.body(route), token)
                 assert given.status == 403, (name_of(route), token)
                 check_refusal(route, given, "forbidden")
-                answers.append(told(given))
+                answers.append(received(given))
             assert answers[0] == answers[1] == answers[2]
 
 
@@ -356,7 +356,7 @@ async def test_a_foreign_id_answers_like_an_unknown_one(
                     given = await send(inside, route, path, (around or ids).body(route), "ours")
                     assert given.status in (404, 409), (name_of(route), hole, given.body)
                     assert (given.status == 409) == (hole == "entry" and around is own), name_of(route)
-                    answers.append(told(given))
+                    answers.append(received(given))
                 assert answers[0] == answers[1], (name_of(route), hole)
 
 
@@ -386,7 +386,7 @@ async def test_a_part_of_another_session_of_ours_is_unknown_here(
         for hole in holes_of(route):
             if hole in ("turn", "attempt", "entry"):
                 answers = [
-                    told(
+                    received(
                         await send(inside, route, own.fill(route, **{hole: getattr(ids, hole)}), None, "ours")
                     )
                     for ids in (other, UNKNOWN)

@@ -99,8 +99,8 @@ def test_a_session_is_used_alternately_through_both(nodes: Nodes) -> None:
     log, session = Log(), nodes.a.session()
     tokens = [new_token() for _ in range(12)]
     for number, token in enumerate(tokens):
-        told = ask(log, (nodes.a, nodes.b)[number % 2], session, token, "\n!remember")
-        assert told.outcome == "committed"
+        received = ask(log, (nodes.a, nodes.b)[number % 2], session, token, "\n!remember")
+        assert received.outcome == "committed"
     last = nodes.b.history(session)[-1]
     assert last == ("assistant", "I remember: " + " | ".join(tokens))
     assert judge(nodes, log) == []
@@ -117,10 +117,12 @@ def test_M2_5_of_requests_at_once_through_both_each_commits_or_is_refused(nodes:
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(client, range(8)))
-    outcomes = {told.outcome for told in log.told}
+    outcomes = {received.outcome for received in log.received}
     assert outcomes == {"committed", "refused"}
-    assert {told.code for told in log.told if told.outcome == "refused"} == {"session_busy"}
-    committed = {told.turn: told.texts[0] for told in log.told if told.outcome == "committed"}
+    assert {received.code for received in log.received if received.outcome == "refused"} == {"session_busy"}
+    committed = {
+        received.turn: received.texts[0] for received in log.received if received.outcome == "committed"
+    }
     turns = nodes.b.get(f"/api/sessions/{session}/turns?limit=200")
     assert [turn["seq"] for turn in turns] == list(range(1, len(committed) + 1))
     assert words(nodes.a, session) == [committed[turn["id"]] for turn in turns]
@@ -173,7 +175,7 @@ def test_I24_events_are_followed_at_the_other_node_as_they_come(nodes: Nodes) ->
     follower = Follower(session)
 
     def has_come(type: str) -> bool:
-        return type in [one["type"] for one in follower.told]
+        return type in [one["type"] for one in follower.received]
 
     with ThreadPoolExecutor(1) as pool:
         reading = pool.submit(follower.read, nodes.servers[1].port, seconds=3.0)
@@ -182,7 +184,7 @@ def test_I24_events_are_followed_at_the_other_node_as_they_come(nodes: Nodes) ->
         assert nodes.a.brief(session)["status"] == "running", "it comes while the turn runs"
         until(lambda: has_come("stream_stopped"))
         reading.result()
-    text = "".join(one["content"] for one in follower.told if one["type"] == "agent_choice")
+    text = "".join(one["content"] for one in follower.received if one["type"] == "agent_choice")
     assert text.split() == ["word"] * 20
     for server in nodes.servers:
         assert uncut(server, session).frames == follower.frames
@@ -267,7 +269,7 @@ class Held:
             assert api.good(self.sessions[name], "next")["seq"] == self.turns(api, name)
 
 
-def test_I12_what_a_killed_node_has_promised_is_finished_by_the_other(nodes: Nodes) -> None:
+def test_I12_durable_turns_of_a_killed_node_are_finished_by_the_other(nodes: Nodes) -> None:
     """A watcher at the other node sees all of it, and hears something every 15 s (I25)."""
     with ThreadPoolExecutor(4) as pool:
         held = Held(nodes.a, pool)
@@ -287,7 +289,7 @@ def test_I12_what_a_killed_node_has_promised_is_finished_by_the_other(nodes: Nod
             held.go_on(node)
         nodes.a.delete(f"/api/sessions/{watcher.session}")
         watching.result()
-    types = [one["type"] for one in watcher.told]
+    types = [one["type"] for one in watcher.received]
     assert types.count("turn_failed") == 1
     assert types.count("turn_committed") >= 2
     assert [b"session_exited" in one for one in watcher.notices] == [True]
@@ -324,13 +326,13 @@ def test_I10_I11_a_paused_node_that_wakes_up_changes_nothing(nodes: Nodes) -> No
         finally:
             paused.tell(signal.SIGCONT)
         until(lambda: paused.running == 0)
-        told = {name: waiting.exception() or waiting.result() for name, waiting in held.waiting.items()}
+        received = {name: waiting.exception() or waiting.result() for name, waiting in held.waiting.items()}
         for session, attempt in zip(sessions, running, strict=True):
             assert nodes.a.ended(session, attempt["id"])["status"] == "committed"
         assert left_by(nodes, zombies) == before
         assert (len(zombies), before["turns"]) == (5, [])
         held.go_on(nodes.b)
-    for name, given in told.items():
+    for name, given in received.items():
         if name == "keyed" and isinstance(given, Given) and given.status == 200:
             assert given.json["attempt"] not in zombies, "it was committed by the other node"
         elif name != "streamed" and isinstance(given, Given):

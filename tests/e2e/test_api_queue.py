@@ -114,9 +114,11 @@ def test_a_steer_is_streamed_to_watchers(api: Api, trace: Trace, word: str) -> N
         put(api, session, "steer", f"{word}\n!say steered", "and this\n!say steered")
         trace.release()
         frames = asked.result().frames
-    told = [frame.data for frame in frames if frame.type == "user_message"]
-    assert [one.get("steer", False) for one in told] == [False, True]
-    assert told[1]["message"] == f"{word}\n!say steered\n\nand this\n!say steered", "a steer is one message"
+    received = [frame.data for frame in frames if frame.type == "user_message"]
+    assert [one.get("steer", False) for one in received] == [False, True]
+    assert received[1]["message"] == f"{word}\n!say steered\n\nand this\n!say steered", (
+        "a steer is one message"
+    )
     assert text_of(frames) == "steered"
     assert kinds(frames)[-2:] == ["turn_committed", "stream_stopped"]
 

@@ -304,9 +304,9 @@ def test_every_message_of_a_request_is_kept_and_in_the_next_prompt(api: Api, way
     session = api.session()
     ask(api, way, session, f"{word} one", f"{word} two", f"{word} three\n!say heard")
     ask(api, way, session, f"{word} four")
-    heard = [("user", f"{word} one"), ("user", f"{word} two"), ("user", f"{word} three\n!say heard")]
-    assert api.history(session)[:4] == [*heard, ("assistant", "heard")]
-    assert api.server.seen(word)[-1] == [*heard, ("assistant", "heard"), ("user", f"{word} four")]
+    received = [("user", f"{word} one"), ("user", f"{word} two"), ("user", f"{word} three\n!say heard")]
+    assert api.history(session)[:4] == [*received, ("assistant", "heard")]
+    assert api.server.seen(word)[-1] == [*received, ("assistant", "heard"), ("user", f"{word} four")]
     assert [turn["inputs"] for turn in api.read(session, "/turns")] == [3, 1]
 
 

@@ -79,10 +79,10 @@ def test_I22_I24_a_stream_cut_at_any_byte_and_joined_again_is_the_uncut_one(
 ) -> None:
     """While turns run, fail and are cancelled, and servers are ended and killed; on any node."""
     seed = 7
-    told = CutScenario(servers, seed, cuts=150, restarts=2).tell()
-    assert told.found == [], f"seed {seed}"
-    assert (told.cuts >= 150, told.restarts) == (True, 2), told
-    assert told.frames > 50, told
+    received = CutScenario(servers, seed, cuts=150, restarts=2).tell()
+    assert received.found == [], f"seed {seed}"
+    assert (received.cuts >= 150, received.restarts) == (True, 2), received
+    assert received.frames > 50, received
 
 
 @pytest.mark.parametrize("skew", [-1, 1])
@@ -150,7 +150,7 @@ def test_I23_I24_all_watchers_see_the_same_wherever_they_watch(servers: Sequence
     assert all(one.frames == whole.frames for one in seen)
     attempts = [one["id"] for one in api.get(f"/api/sessions/{session}/attempts")]
     assert one_end_each(whole, attempts) == []
-    assert sum(one["type"] in TERMINAL for one in whole.told) == len(attempts) == 4
+    assert sum(one["type"] in TERMINAL for one in whole.received) == len(attempts) == 4
 
 
 STUCK = 12
@@ -224,13 +224,13 @@ def test_I22_watchers_of_deleted_events_get_one_resync(request: pytest.FixtureRe
         late.read(servers[number % len(servers)].port, most=800, until=end)
         if late.last >= end:
             break
-    told = [one["type"] for one in late.told[before:]]
-    assert told.count("resync") == 1, told
-    assert told[0] == "resync"
+    received = [one["type"] for one in late.received[before:]]
+    assert received.count("resync") == 1, received
+    assert received[0] == "resync"
     assert late.frames[before + 1 :] == [
         one for one in uncut(servers[-1], session).frames if number_of(one) > old.last
     ]
-    assert "resync" not in [one["type"] for one in uncut(servers[-1], session).told]
+    assert "resync" not in [one["type"] for one in uncut(servers[-1], session).received]
 
 
 def number_of(frame: bytes) -> int:
@@ -288,15 +288,15 @@ def test_I25_at_shutdown_every_stream_ends_with_an_event(embedded: LiveServer, t
         took = time.monotonic() - began
         for one in watching:
             one.result()
-        told = streaming.result().frames
+        received = streaming.result().frames
     embedded.start()
     assert took < 1.0 + 5.0, "the grace time, and a moment for last words"
     for follower in followers:
         assert len(follower.notices) == 1
         assert b"shutting_down" in follower.notices[0]
-    assert told[-1].type == "stream_stopped"
-    assert told[-2].data["status"] == "interrupted"
-    assert followers[1].told[-1]["status"] == "interrupted"
+    assert received[-1].type == "stream_stopped"
+    assert received[-2].data["status"] == "interrupted"
+    assert followers[1].received[-1]["status"] == "interrupted"
 
 
 def test_I25_an_idle_server_stops_without_waiting_for_watchers(tmp_path: Path) -> None:

@@ -166,7 +166,7 @@ def test_after_its_deadline_a_question_is_closed_and_the_turn_has_failed(
     assert api.turn(session, "hello").status == 200
 
 
-def test_two_calls_of_one_response_are_asked_for_one_by_one(api: Api, tmp_path: Path) -> None:
+def test_two_calls_of_one_response_wait_for_approval_one_by_one(api: Api, tmp_path: Path) -> None:
     session, out = api.session("shelly"), tmp_path / "out"
     one, two = (f'shell {{"cmd": "echo {word} >> {out}"}}' for word in ("a", "b"))
     first = asked(api, session, f"!tool {one}\n!also {two}\n!say done")
@@ -256,10 +256,10 @@ def test_I42_the_export_names_each_approver(tmp_path: Path) -> None:
             ended(one, session)
     lines = command("audit", "--kind", "approval", "--json").out.splitlines()
     records = [json.loads(line) for line in lines]
-    told = [
+    received = [
         (one["user"], one["subject"], one["detail"]["decision"], one["detail"]["said"]) for one in records
     ]
-    assert told == [
+    assert received == [
         ("ann", sessions[0], "approve", ""),
         ("bob", sessions[1], "reject", "not on a Friday"),
     ]
@@ -284,9 +284,9 @@ def test_a_denial_names_its_rule_and_the_line_to_paste_whole(tmp_path: Path) -> 
     agent.write_text(f"{agent.read_text()}{line}\n")
     assert denied("true") == ""
     agent.write_text(agent.read_text().replace(line, "permissions: {deny: ['shell:cmd=rm *']}"))
-    told = denied("rm x")
-    assert "the rule 'shell:cmd=rm *' denies it. To allow it, remove 'shell:cmd=rm *' from" in told
-    assert told.endswith("which no `allow` rule overrides")
+    received = denied("rm x")
+    assert "the rule 'shell:cmd=rm *' denies it. To allow it, remove 'shell:cmd=rm *' from" in received
+    assert received.endswith("which no `allow` rule overrides")
 
 
 def test_I33_the_ledger_lists_each_call_with_its_key_and_outcome(api: Api, tmp_path: Path) -> None:

@@ -47,8 +47,8 @@ def test_I2_a_server_that_ends_while_a_message_is_edited_keeps_every_acknowledge
         mortal.start()
         script.then(says("four"))
         assert ask(client, f"{word} 4", conversation=word, model="remote").text == "four"
-    told = [(one["role"], one["content"]) for one in history]
-    assert script.prompts[-1] == [*told, ("user", f"{word} 4")]
+    received = [(one["role"], one["content"]) for one in history]
+    assert script.prompts[-1] == [*received, ("user", f"{word} 4")]
     assert mortal.rows(ID, word) == before
     assert mortal.turns(word) == 4
     assert mortal.rows("SELECT count(*) FROM branches WHERE session_id = ?", before[0][0]) == [(0,)]

@@ -201,7 +201,7 @@ def test_a_stream_that_fails_later_never_ends_well(
     fake.on(word, breaks_off_after("one ", "two"))
     messages: Any = [user(word)]
     headers = {"X-Conversation-Id": word} if held else {}
-    heard: list[str] = []
+    received: list[str] = []
 
     def listen() -> None:
         with sdk.chat.completions.create(
@@ -209,11 +209,11 @@ def test_a_stream_that_fails_later_never_ends_well(
         ) as stream:
             for chunk in stream:
                 assert chunk.choices[0].finish_reason is None
-                heard.append(chunk.choices[0].delta.content or "")
+                received.append(chunk.choices[0].delta.content or "")
 
     with pytest.raises(openai.APIError) as failed:
         listen()
-    assert "".join(heard).startswith("one ")
+    assert "".join(received).startswith("one ")
     assert (failed.value.code, failed.value.type) == ("model_error", "server_error")
     fake.on(word, breaks_off_after("one ", "two"))
     with sdk.chat.completions.with_streaming_response.create(

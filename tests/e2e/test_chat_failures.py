@@ -208,7 +208,7 @@ def test_M2_an_immediate_new_message_supersedes_it(
 ) -> None:
     """Over another connection it may be read before the end of the first one is."""
     tries = [f"{word}-{number}-" for number in range(20)]
-    heard = []
+    received = []
     for one in tries:
         gate = Gate()
         fake.on(one, says("lost ", gate), says("yes"))
@@ -218,8 +218,8 @@ def test_M2_an_immediate_new_message_supersedes_it(
         with socket.create_connection(("127.0.0.1", served.port), timeout=20) as connection:
             ask_and_go(served, gate, f"{one} lost", stream=stream, conversation=one)
             connection.sendall(ask_next)
-            heard.append(connection.makefile("rb").read()[:15])
-    assert heard == [b"HTTP/1.1 200 OK"] * len(tries)
+            received.append(connection.makefile("rb").read()[:15])
+    assert received == [b"HTTP/1.1 200 OK"] * len(tries)
     until(lambda: all(served.tries(one) == ["superseded", "committed"] for one in tries))
 
 
@@ -335,22 +335,22 @@ def test_M2_5_of_many_first_requests_at_once_one_is_answered(
     """A conversation that does not exist yet is begun once."""
     gate = Gate()
     script = fake.on(word, says("y", gate, "es"))
-    told: list[str] = []
+    received: list[str] = []
 
     def one() -> None:
         try:
-            told.append(ask(sdk, word, conversation=word, model="remote").text)
+            received.append(ask(sdk, word, conversation=word, model="remote").text)
         except openai.ConflictError as busy:
-            told.append(str(busy.code))
+            received.append(str(busy.code))
 
     threads = [threading.Thread(target=one) for _ in range(6)]
     for thread in threads:
         thread.start()
-    until(lambda: len(told) == 5)
+    until(lambda: len(received) == 5)
     gate.open()
     for thread in threads:
         thread.join()
-    assert told == [*["session_busy"] * 5, "yes"]
+    assert received == [*["session_busy"] * 5, "yes"]
     assert (served.turns(word), len(script.requests)) == (1, 1)
 
 
@@ -435,6 +435,6 @@ def test_the_new_message_alone_is_enough(served: LiveServer, sdk: openai.OpenAI,
     body = [user(f"I am {word}"), assistant("something else, as the client has it"), user("2")]
     ask(sdk, body, conversation=word)
     ask(sdk, "3", conversation=word)
-    told = [("user", "2"), ("assistant", "You said: 2"), ("user", "3")]
-    assert served.seen(word)[-1] == [*good_turn(word), *told]
+    received = [("user", "2"), ("assistant", "You said: 2"), ("user", "3")]
+    assert served.seen(word)[-1] == [*good_turn(word), *received]
     assert served.prompts()[-1]["model"] == AGENT

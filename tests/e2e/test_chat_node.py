@@ -90,23 +90,23 @@ def test_the_javascript_sdk_works(served: LiveServer, fake: FakeModel, node_fold
     line = ["node", "chat.js", f"{served.url}/v1", word]
     done = subprocess.run(line, cwd=node_folder, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert told["models"][0] == "builtin/scripted"
-    assert told["stream"] == {"text": f"I remember: I am {word}", "finish": "stop", "counted": True}
-    assert told["tools"] == {"finish": "tool_calls", "text": "done"}
-    assert told["unknown"] == {
+    received = json.loads(done.stdout)
+    assert received["models"][0] == "builtin/scripted"
+    assert received["stream"] == {"text": f"I remember: I am {word}", "finish": "stop", "counted": True}
+    assert received["tools"] == {"finish": "tool_calls", "text": "done"}
+    assert received["unknown"] == {
         "name": "NotFoundError",
         "status": 404,
         "code": "model_not_found",
         "param": "model",
     }
-    assert told["range"] == {
+    assert received["range"] == {
         "name": "BadRequestError",
         "status": 400,
         "code": "invalid_request",
         "param": "temperature",
     }
-    assert told["broken"]["code"] == "model_error"
+    assert received["broken"]["code"] == "model_error"
     # It sent this again by itself: one turn, two tries.
-    assert told["again"] == "yes"
+    assert received["again"] == "yes"
     assert (len(again.requests), served.tries(f"{word}-again")) == (2, ["failed", "committed"])

@@ -47,7 +47,7 @@ def client(request: pytest.FixtureRequest, sdk: openai.OpenAI, fake: FakeModel, 
     return client
 
 
-def told(word: str, *answers: str) -> list[tuple[str, Any]]:
+def received(word: str, *answers: str) -> list[tuple[str, Any]]:
     pairs = [[("user", f"{word} {number}"), ("assistant", text)] for number, text in enumerate(answers, 1)]
     return [one for pair in pairs for one in pair]
 
@@ -55,7 +55,7 @@ def told(word: str, *answers: str) -> list[tuple[str, Any]]:
 def test_it_continues_from_the_head(served: LiveServer, client: Client, fake: FakeModel, word: str) -> None:
     script = fake.on(word, says("three"))
     client.say(f"{word} 3")
-    assert script.prompts == [[*told(word, "one", "two"), ("user", f"{word} 3")]]
+    assert script.prompts == [[*received(word, "one", "two"), ("user", f"{word} 3")]]
     assert served.turns(word) == 3
 
 
@@ -67,8 +67,8 @@ def test_another_answer_replaces_the_last_one(
     client.say(f"{word} 2")
     client.say(f"{word} 3")
     assert script.prompts == [
-        [*told(word, "one"), ("user", f"{word} 2")],
-        [*told(word, "one", "zwei"), ("user", f"{word} 3")],
+        [*received(word, "one"), ("user", f"{word} 2")],
+        [*received(word, "one", "zwei"), ("user", f"{word} 3")],
     ]
     assert served.turns(word) == 3
 
@@ -83,7 +83,7 @@ def test_M2_another_answer_that_fails_leaves_everything_as_it_was(
         client.send(f"{word} 2!")
     client.history = kept
     client.say(f"{word} 3")
-    assert script.prompts[-1] == [*told(word, "one", "two"), ("user", f"{word} 3")]
+    assert script.prompts[-1] == [*received(word, "one", "two"), ("user", f"{word} 3")]
     assert served.turns(word) == 3
     forks = """SELECT fork.id FROM sessions AS fork JOIN sessions AS here ON fork.forked_session = here.id
                WHERE here.conversation = ?"""
@@ -158,15 +158,15 @@ def test_a_client_that_stopped_may_speak_again_at_once(
     until(lambda: served.rows(ORPHANED, word) == [(1,)])
     if at == 4:
         client.history += [user(f"{word} 3"), assistant("lo")]
-        expected = [*told(word, "one", "two", "lo"), ("user", f"{word} next")]
+        expected = [*received(word, "one", "two", "lo"), ("user", f"{word} next")]
     else:
         client.history = client.history[:2]
-        expected = [*told(word, "one"), ("user", f"{word} next")]
+        expected = [*received(word, "one"), ("user", f"{word} next")]
     assert client.send(f"{word} next").text == "yes"
     assert script.prompts[-1] == expected
 
 
-def test_a_busy_conversation_is_not_done_anew(client: Client, fake: FakeModel, word: str) -> None:
+def test_a_busy_conversation_is_not_created_again(client: Client, fake: FakeModel, word: str) -> None:
     gate = Gate()
     fake.on(word, says("thr", gate, "ee"))
     body = [*client.history, user(f"{word} 3")]

@@ -49,10 +49,10 @@ def test_a_replay_repeats_all_events(fake: FakeModel, sdk: openai.OpenAI, word: 
     options: dict[str, Any] = {"conversation": word, "key": f"key-{word}", "model": "remote"}
     for stream in BOTH:
         more: dict[str, Any] = {"stream_options": {"include_usage": True}} if stream else {}
-        told = options | {"key": f"key-{word}-{stream}"}
+        received = options | {"key": f"key-{word}-{stream}"}
         fake.on(word, says("well", calls=[call]), says("yes", finish="length"))
-        first = ask(sdk, word, stream=stream, **told, **more)
-        again = ask(sdk, word, stream=stream, **told, **more)
+        first = ask(sdk, word, stream=stream, **received, **more)
+        again = ask(sdk, word, stream=stream, **received, **more)
         assert first.text == again.text == "well\n\nyes"
         assert first.finish == again.finish == "length"
         assert first.usage == again.usage == (22, 14)
@@ -121,8 +121,8 @@ def test_with_a_key_a_client_may_leave_and_come_back(
     ask_and_go(served, gate, word, stream=stream, conversation=word, headers={"Idempotency-Key": word})
     gate.open()
     until(lambda: served.tries(word) == ["committed"])
-    told = ask(sdk, word, **options)
-    assert (told.text, told.replayed, len(script.requests)) == ("one two", True, 1)
+    received = ask(sdk, word, **options)
+    assert (received.text, received.replayed, len(script.requests)) == ("one two", True, 1)
 
 
 @pytest.mark.slow
@@ -140,8 +140,8 @@ def test_I20_keys_are_known_after_a_death(mortal: LiveServer, fake: FakeModel, w
             assert isinstance(lost.exception(), openai.APIConnectionError)
         again = ask(client, done, conversation=done, key=done)
         assert (again.id, again.text, again.replayed) == (first.id, first.text, True)
-        told = ask(client, running, **options)
-        assert told.text == "yes"
+        received = ask(client, running, **options)
+        assert received.text == "yes"
         assert ask(client, running, **options).replayed
         assert mortal.tries(running) == ["interrupted", "committed"]
         assert script.prompts == [[("user", running)]] * 2
@@ -169,13 +169,13 @@ def test_I20_watchers_of_a_recovered_turn_get_all_its_events(
         with client.chat.completions.create(
             model="remote", messages=messages, stream=True, extra_headers=headers
         ) as stream:
-            heard = ""
+            received = ""
             for chunk in stream:
-                heard += chunk.choices[0].delta.content or ""
-                if "more" in heard:
+                received += chunk.choices[0].delta.content or ""
+                if "more" in received:
                     last.open()
         whole = "let me see\n\nmore yes"
-        assert heard == whole
+        assert received == whole
         assert len(script.requests) == 3
         ask(client, f"{word} 2", conversation=word, model="remote")
         assert ("assistant", "more yes") in script.prompts[-1]
@@ -260,13 +260,13 @@ def test_I21_a_retry_attaches_to_a_slow_first_try(
     script = fake.on(word, says(gate, "one ", "two"))
     with (
         served.client(max_retries=2, timeout=1.5) as client,
-        asking(client, word, stream=stream, conversation=word, model="remote") as told,
+        asking(client, word, stream=stream, conversation=word, model="remote") as received,
     ):
         gate.until_reached()
         until(lambda: is_orphaned(served, word))
         until(lambda: is_attended(served, word))
         gate.open()
-        assert told.result().text == "one two"
+        assert received.result().text == "one two"
     assert (served.tries(word), len(script.requests)) == (["committed"], 1)
 
 
@@ -289,11 +289,11 @@ def test_I21_a_retry_after_a_death_is_one_turn(mortal: LiveServer, fake: FakeMod
     script = fake.on(word, says("lo", gate, "st"), says("yes"))
     with (
         mortal.client(max_retries=8) as client,
-        asking(client, word, conversation=word, model="remote") as told,
+        asking(client, word, conversation=word, model="remote") as received,
     ):
         gate.until_reached()
         mortal.restart()
-        assert told.result().text == "yes"
+        assert received.result().text == "yes"
     assert mortal.tries(word) == ["interrupted", "committed"]
     assert script.prompts == [[("user", word)]] * 2
 

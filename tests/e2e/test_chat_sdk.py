@@ -241,18 +241,18 @@ class Answer(pydantic.BaseModel):
     city: str
 
 
-def test_structured_output_is_asked_for_and_parsed(fake: FakeModel, sdk: openai.OpenAI, word: str) -> None:
+def test_structured_output_is_requested_and_parsed(fake: FakeModel, sdk: openai.OpenAI, word: str) -> None:
     script = fake.on(word, says('{"city": ', '"Rome"}'))
     messages: Any = [user(word)]
     parsed = sdk.chat.completions.parse(model="remote", messages=messages, response_format=Answer)
     assert parsed.choices[0].message.parsed == Answer(city="Rome")
-    told = script.requests[0]["response_format"]
-    assert (told["type"], told["json_schema"]["name"], told["json_schema"]["strict"]) == (
+    received = script.requests[0]["response_format"]
+    assert (received["type"], received["json_schema"]["name"], received["json_schema"]["strict"]) == (
         "json_schema",
         "Answer",
         True,
     )
-    assert told["json_schema"]["schema"]["properties"] == {"city": {"title": "City", "type": "string"}}
+    assert received["json_schema"]["schema"]["properties"] == {"city": {"title": "City", "type": "string"}}
 
 
 @BOTH_WAYS

@@ -32,7 +32,7 @@ class WebUi:
     def send(self, *messages: dict[str, Any]) -> Said:
         return ask(self.sdk, messages, model="remote", headers=self.headers, stream=True, tools=TOOLS)
 
-    def errand(self, about: str) -> Said:
+    def background(self, about: str) -> Said:
         said = webui.TITLE.replace("hello one", about)
         return ask(self.sdk, [user(said)], model="remote", headers=self.headers, max_tokens=1000)
 
@@ -47,12 +47,12 @@ def sessions(server: LiveServer) -> int:
     return int(server.rows("SELECT count(*) FROM sessions")[0][0])
 
 
-def test_an_errand_has_no_session_and_no_tools(
+def test_a_background_request_has_no_session_and_no_tools(
     server: LiveServer, client: WebUi, fake: FakeModel, word: str
 ) -> None:
     script = fake.on(word, says("a title"))
     before = sessions(server)
-    assert client.errand(word).text == "a title"
+    assert client.background(word).text == "a title"
     assert (sessions(server), server.turns(word)) == (before, None)
     assert not script.requests[0].get("tools")
     client.send(user(f"{word} 1"))
@@ -77,15 +77,15 @@ def test_a_chat_about_a_file_is_one_session(
     )
     before = sessions(server)
     first, second, third = webui.attached(f"{word} 1"), f"{word} 2", f"{word} 3"
-    told = [user(first), assistant("Let me see.\n\none")]
+    received = [user(first), assistant("Let me see.\n\none")]
     seen: list[Any] = [("user", webui.with_sources(first, "x")), ("assistant", "Let me see.")]
 
     client.send(user(webui.with_sources(first, "x")))
-    called = client.send(*told, user(webui.with_sources(second, "x")))
-    told += [user(second), assistant("I look.", called.calls), result(called.calls[0][0], "a file")]
+    called = client.send(*received, user(webui.with_sources(second, "x")))
+    received += [user(second), assistant("I look.", called.calls), result(called.calls[0][0], "a file")]
     # By now the tool's result is a source as well.
-    client.send(*told[:2], user(webui.with_sources(second, "x", "y")), *told[3:])
-    client.send(*told, assistant("two"), user(webui.with_sources(third, "x")))
+    client.send(*received[:2], user(webui.with_sources(second, "x", "y")), *received[3:])
+    client.send(*received, assistant("two"), user(webui.with_sources(third, "x")))
 
     prompt = script.prompts[-1]
     assert prompt[:2] == seen

@@ -548,8 +548,8 @@ def test_after_replaces_what_follows_a_turn_and_keeps_it_as_a_branch(lastgood: C
     assert second in lastgood("sessions", "branches", session).out
     attempts = lastgood("sessions", "show", session, "--attempts", "--json").json["attempts"]
     assert [attempt.get("replaces") for attempt in attempts] == [None, None, second, second]
-    anew = lastgood.say("four\n!remember", "--session", session, "--after", "start")
-    assert anew.out == "I remember: four\n"
+    edited = lastgood.say("four\n!remember", "--session", session, "--after", "start")
+    assert edited.out == "I remember: four\n"
     assert len(lastgood("sessions", "branches", session, "--json").json) == 2
 
 

@@ -62,17 +62,17 @@ def test_the_first_error_is_reported(listing: Listing) -> None:
     listing.keys = {"OPENAI_API_KEY": "sk-x"}
     done = listing("broken.yaml", "warned.yaml", "model.yaml", "docker.io/org/agent:v1")
     assert (done.code, done.err) == (1, "")
-    told = done.out.splitlines()
-    assert told[0].split()[:1] == ["broken"]
-    assert told[1].startswith("  error: ")
-    assert "broken.yaml:3: unknown key 'modle'; did you mean 'model'?" in told[1]
-    assert told[2].split()[:2] == ["warned", "openai/gpt-5-mini"]
-    assert told[3].startswith("  warning: ")
-    assert "'cache' is not supported yet" in told[3]
-    assert told[5].startswith("  error: ")
-    assert "builtin has builtin/scripted" in told[5]
-    assert "registry is not supported yet" in told[7]
-    assert len(told) == 8
+    received = done.out.splitlines()
+    assert received[0].split()[:1] == ["broken"]
+    assert received[1].startswith("  error: ")
+    assert "broken.yaml:3: unknown key 'modle'; did you mean 'model'?" in received[1]
+    assert received[2].split()[:2] == ["warned", "openai/gpt-5-mini"]
+    assert received[3].startswith("  warning: ")
+    assert "'cache' is not supported yet" in received[3]
+    assert received[5].startswith("  error: ")
+    assert "builtin has builtin/scripted" in received[5]
+    assert "registry is not supported yet" in received[7]
+    assert len(received) == 8
 
 
 def test_warnings_alone_are_no_failure(listing: Listing) -> None:

@@ -113,12 +113,12 @@ def test_local_and_remote_streams_are_equal(
     monkeypatch.setenv("LASTGOOD_DATA_DIR", str(tmp_path / "data"))
     monkeypatch.delenv("LASTGOOD_TOKEN", raising=False)
     for args in STORY:
-        told = []
+        received = []
         for place in ((), ("--server", server.url)):
             code = main([*args, *place])
             out, err = capsys.readouterr()
-            told.append((code, plain(out, server), plain(err, server)))
-        assert told[0] == told[1], args
+            received.append((code, plain(out, server), plain(err, server)))
+        assert received[0] == received[1], args
 
 
 def plain(text: str, server: LiveServer) -> str:

@@ -108,7 +108,7 @@ def test_create_takes_tenant_scopes_and_an_end(lastgood: Command) -> None:
     assert (token.id, token.tenant) == (made["id"], "acme")
 
 
-def test_a_token_stands_for_a_user_and_a_worker_token_for_one_worker(lastgood: Command) -> None:
+def test_a_token_acts_as_a_user_and_a_worker_token_as_one_worker(lastgood: Command) -> None:
     made = lastgood("tokens", "create", *NAME, "--user", "alice", "--worker", "laptop", "--json").json
     assert (made["user"], made["worker_id"], made["scopes"]) == ("alice", "laptop", ["worker"])
     token = check(lastgood.database, made["token"])

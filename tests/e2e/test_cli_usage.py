@@ -72,7 +72,7 @@ def test_wrong_usage_is_one_line_that_names_the_help(
     assert err.endswith(f"; see {command} --help\n")
 
 
-def test_no_words_at_all_print_the_help_and_so_does_the_word_help(capsys: Capture) -> None:
+def test_no_arguments_print_the_help_and_so_does_the_command_help(capsys: Capture) -> None:
     assert main([]) == 2
     out, err = capsys.readouterr()
     assert (out, "serve agents over HTTP until stopped" in err) == ("", True)

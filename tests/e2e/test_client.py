@@ -59,7 +59,7 @@ async def client(server: LiveServer) -> AsyncIterator[AsyncClient]:
         yield client
 
 
-async def told(client: AsyncClient, session: str, text: str, **asked: Any) -> list[Event]:
+async def received(client: AsyncClient, session: str, text: str, **asked: Any) -> list[Event]:
     return [event async for event in client.run(session, text, **asked)]
 
 
@@ -95,7 +95,7 @@ async def stored(client: AsyncClient, session: str, attempt: str | None) -> list
 
 async def test_a_run_is_its_events_in_order_and_ends_with_its_outcome(client: AsyncClient) -> None:
     session = await client.create(AGENT)
-    found = await told(client, session.id, '!think hm\n!tool echo {"text": "a"}\n!say done')
+    found = await received(client, session.id, '!think hm\n!tool echo {"text": "a"}\n!say done')
     assert types(found) == [
         "StreamStartedEvent",
         "UserMessageEvent",
@@ -256,7 +256,9 @@ async def test_cancel_says_how_it_ended(client: AsyncClient) -> None:
 
 async def test_a_failed_attempt_is_continued_after_its_steps(client: AsyncClient) -> None:
     session = (await client.create(AGENT)).id
-    failed = (await told(client, session, '!tool echo {"text": "a"}\n!fail during 1\n!say done'))[-1].attempt
+    failed = (await received(client, session, '!tool echo {"text": "a"}\n!fail during 1\n!say done'))[
+        -1
+    ].attempt
     assert failed is not None
     found = [event async for event in client.continue_(session, failed)]
     started = found[0]
@@ -317,7 +319,7 @@ async def test_provider_errors_are_classified_whatever_reports_them(
     fake.on(word, reply)
     async with AsyncClient(served.url) as client:
         session = (await client.create(agent="remote")).id
-        found = await told(client, session, word)
+        found = await received(client, session, word)
         assert {one.code for one in found if isinstance(one, events.ErrorEvent | events.TurnFailedEvent)} == {
             kind.code
         }
@@ -437,7 +439,7 @@ async def test_I22_streams_joined_after_cuts_equal_the_stored_events(
     dice = random.Random(f"client {seed}")
     plan = [dice.randrange(1, 2500) for _ in range(12)]
     async with CuttingProxy(server.port, plan) as proxy, AsyncClient(proxy.url) as far:
-        joined = await told(far, session, TALE)
+        joined = await received(far, session, TALE)
         assert proxy.cuts >= 3
     assert timeless(joined) == timeless(await stored(client, session, joined[0].attempt))
     assert types(joined)[-2:] == ["TurnCommittedEvent", "StreamStoppedEvent"]
@@ -489,7 +491,7 @@ async def test_another_process_attaches_under_the_same_key(server: LiveServer, c
     running = client.run(session, LONG, key="shared")
     first = [await anext(running) for _ in range(4)]
     async with AsyncClient(server.url) as other:
-        attached = await told(other, session, LONG, key="shared")
+        attached = await received(other, session, LONG, key="shared")
     assert timeless(attached) == timeless(first + [event async for event in running])
     assert (await client.get(session)).turns == 2
 
@@ -525,7 +527,7 @@ async def test_M2_a_run_continues_through_a_kill_and_is_committed_once(
             "committed",
         ]
         # Told again, it is not run again.
-        again = await told(client, session, f"{LONG} {word}", key=word)
+        again = await received(client, session, f"{LONG} {word}", key=word)
         assert types(again) == ["AgentChoiceEvent", "TurnCommittedEvent", "StreamStoppedEvent"]
         assert text_of(again) == (await client.turn_at(session, 2)).text
         assert (await client.get(session)).turns == 2

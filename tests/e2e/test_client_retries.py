@@ -291,8 +291,8 @@ def vercel_ask(folder: Path, server: LiveServer, model: str, prompt: str, **more
     line = ["node", "ask.js", json.dumps(asked)]
     done = subprocess.run(line, cwd=folder, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
-    told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return told
+    received: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return received
 
 
 @pytest.mark.slow
@@ -302,8 +302,8 @@ def test_I21_vercels_sdk_runs_the_tool_of_a_failed_turn_once(
     server: LiveServer, vercel: Path, trace: Trace, word: str, held: bool, stream: bool
 ) -> None:
     headers = {"X-Conversation-Id": word} if held else {}
-    told = vercel_ask(vercel, server, "tools", failing(trace, word), headers=headers, stream=stream)
-    assert told == {"text": "", "status": 424, "tries": 1, "failed": True}
+    received = vercel_ask(vercel, server, "tools", failing(trace, word), headers=headers, stream=stream)
+    assert received == {"text": "", "status": 424, "tries": 1, "failed": True}
     assert trace.words == ["once"]
 
 
@@ -313,8 +313,8 @@ def test_vercels_sdk_does_retry_where_nothing_has_run(
 ) -> None:
     """Or the test above would prove nothing."""
     script = fake.on(word, refuses(500), says("yes"))
-    told = vercel_ask(vercel, server, "remote", word, headers={"X-Conversation-Id": word}, stream=False)
-    assert (told["text"], len(script.requests)) == ("yes", 2)
+    received = vercel_ask(vercel, server, "remote", word, headers={"X-Conversation-Id": word}, stream=False)
+    assert (received["text"], len(script.requests)) == ("yes", 2)
 
 
 # -- litellm --------------------------------------------------------------------------------------
@@ -345,8 +345,8 @@ def litellm_ask(server: LiveServer, model: str, prompt: str, **headers: str) -> 
     line = [str(python), "-c", LITELLM_SCRIPT, json.dumps(asked)]
     done = subprocess.run(line, env=env, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return told
+    received: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return received
 
 
 @pytest.mark.slow
@@ -355,6 +355,6 @@ def test_I33_litellm_with_a_key_runs_the_tool_of_a_failed_turn_once(
 ) -> None:
     """It retries whatever the status is; under its key that is the same turn, which goes on."""
     headers = {"X-Conversation-Id": word, "Idempotency-Key": word}
-    told = litellm_ask(server, "tools", failing(trace, word, "before 1"), **headers)
-    assert (told, trace.words) == ({"text": "one two"}, ["once"])
+    received = litellm_ask(server, "tools", failing(trace, word, "before 1"), **headers)
+    assert (received, trace.words) == ({"text": "one two"}, ["once"])
     assert server.tries(word) == ["failed", "committed"]

@@ -76,9 +76,9 @@ def test_ready_is_503_with_the_reason_on_a_full_disk_and_recovers_by_itself(tmp_
         filler = fill(disk)
         # The write-ahead log may still have room for some.
         until(lambda: create_session(server, "x" * 200) == 503)
-        status, told = readiness(server)
-        assert (status, told["status"]) == (503, "not ready")
-        assert "the database cannot be written" in told["reason"]
+        status, received = readiness(server)
+        assert (status, received["status"]) == (503, "not ready")
+        assert "the database cannot be written" in received["reason"]
         assert server.status("/health") == 200
         filler.unlink()
         until(lambda: readiness(server)[0] == 200)

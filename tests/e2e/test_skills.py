@@ -229,9 +229,7 @@ def test_I39_an_agent_from_a_url_gets_its_own_skills_and_none_of_this_machine_or
     assert "the skills are look, poem" in tool_result(api, session, READ + '{"name": "mine"}')
 
 
-def test_I1_a_retry_goes_on_with_the_skill_as_it_was_read_whatever_it_says_by_now(
-    api: Api, server: LiveServer, home: Path
-) -> None:
+def test_I1_a_retry_continues_with_the_skill_as_it_was_read(api: Api, server: LiveServer, home: Path) -> None:
     body = '!tool write_file {"path": "a", "content": "%s"}\n!fail before 1\n!say %s'
     write_skill(home / ".agents/skills", "job", body % ("one", "first"), "context: fork")
     session = api.session("local")

@@ -181,7 +181,7 @@ def test_a_task_for_another_agent_is_below_its_call(
     assert inner[1].attributes["error.type"] == "tool_failed"  # it did not even run
 
 
-def test_a_title_is_asked_for_beside_the_attempt(
+def test_a_title_is_requested_beside_the_attempt(
     collector: Collector, client: openai.OpenAI, word: str
 ) -> None:
     asked = Asked(collector, client, "hello", model="titled", conversation=word)

@@ -45,8 +45,8 @@ async def waiting(stage: Stage, text: str) -> tuple[SessionId, Attempt]:
     """A session whose turn waits for an approval."""
     session = await stage.world.create(stage.node)
     await stage.node.sessions.set_permissions(DEFAULT_TENANT, session, WantedRules(ask=(TOOL,)), ADMIN)
-    told = await stage.world.ask(stage.node, session, f"\n{text}", "tok1", durable=True)
-    told.outcome, told.code = "unknown", ""  # what becomes of it is decided later
+    received = await stage.world.ask(stage.node, session, f"\n{text}", "tok1", durable=True)
+    received.outcome, received.code = "unknown", ""  # what becomes of it is decided later
     (attempt,) = await stage.store.list_attempts(DEFAULT_TENANT, session)
     assert attempt.status is AttemptStatus.WAITING, f"it is {attempt.status}"
     return session, attempt
@@ -115,8 +115,8 @@ async def an_answer_is_for_the_turn_that_was_shown(stage: Stage) -> None:
     handle = await stage.node.approvals.answer(session, Confirmation.REJECT, ANN, question=shown.id)
     assert handle is not None
     await handle.outcome()
-    told = await stage.world.ask(stage.node, session, f"\n{CALL}\n!say done", "tok2", durable=True)
-    told.outcome, told.code = "unknown", ""
+    received = await stage.world.ask(stage.node, session, f"\n{CALL}\n!say done", "tok2", durable=True)
+    received.outcome, received.code = "unknown", ""
     try:
         late = await stage.other.approvals.answer(session, Confirmation.APPROVE, ANN, question=shown.id)
         assert late is not None

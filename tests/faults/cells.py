@@ -142,10 +142,10 @@ class CellScenario:
         self._tasks.append(asyncio.create_task(self.world.cancel(self.struck, session)))
 
     async def ask_third(self, node: Lastgood, session: SessionId, turn: str) -> str | None:
-        told = await self.world.ask(
+        received = await self.world.ask(
             node, session, TURNS[turn], "tok3", key=f"key {session}", model=OTHER_MODEL, watch=True
         )
-        return told.outcome
+        return received.outcome
 
     async def second_part(self, session: SessionId, turn: str) -> list[str]:
         self.faults.point = ""

@@ -17,15 +17,17 @@ from lastgood.model.ids import SessionId, TurnId
 from lastgood.model.sessions import SessionStatus, Turn
 from tests.faults.edit_checker import edit_faults, leftovers
 from tests.faults.stored_state import Plain, StoredSession, read_state, says
-from tests.faults.world import AGENT, Told, World
+from tests.faults.world import AGENT, ClientCall, World
 from tests.reference_hash import hash_after
 
 
 async def check(world: World, *, settled: bool = True) -> list[str]:
     """Every violation found. `settled`: all faults are over and recovery has run."""
-    sessions = list(dict.fromkeys(told.session for told in world.log if told.session))
+    sessions = list(dict.fromkeys(received.session for received in world.log if received.session))
     sessions += [
-        SessionId(told.other) for told in world.log if told.what == "fork" and told.outcome == "done"
+        SessionId(received.other)
+        for received in world.log
+        if received.what == "fork" and received.outcome == "done"
     ]
     state = await read_state(world.store, sessions)
     found: list[str] = []
@@ -35,7 +37,7 @@ async def check(world: World, *, settled: bool = True) -> list[str]:
         found += _attempts(kept, settled)
         found += _events(kept, world)
     found += _prompts(world, state)
-    found += _told(world, state)
+    found += _outcomes(world, state)
     found += await leftovers(world, state)
     found += _keys(world, state)
     found += _overrides(world, state)
@@ -114,16 +116,16 @@ def _events(kept: StoredSession, world: World) -> list[str]:
         if ends[attempt.id] != wanted:
             found.append(f"I24 {name}: attempt {attempt.id} ({attempt.status}) has {ends[attempt.id]} ends")
     stored = {event.seq: event.kind.value for event in kept.events}
-    for told in world.log:
-        if told.session != name or not told.events:
+    for received in world.log:
+        if received.session != name or not received.events:
             continue
-        if any(stored.get(seq) != kind for seq, kind in told.events):
-            found.append(f"I22 {name}: {told.token} was shown an event that is not stored")
-        first, last = told.events[0][0], told.events[-1][0]
-        own = [(e.seq, e.kind.value) for e in kept.events if e.attempt == told.attempt]
-        missing = [one for one in own if first <= one[0] <= last and one not in told.events]
+        if any(stored.get(seq) != kind for seq, kind in received.events):
+            found.append(f"I22 {name}: {received.token} was shown an event that is not stored")
+        first, last = received.events[0][0], received.events[-1][0]
+        own = [(e.seq, e.kind.value) for e in kept.events if e.attempt == received.attempt]
+        missing = [one for one in own if first <= one[0] <= last and one not in received.events]
         if missing:
-            found.append(f"I22 {name}: {told.token} was not shown events {missing}")
+            found.append(f"I22 {name}: {received.token} was not shown events {missing}")
     return found
 
 
@@ -133,8 +135,8 @@ def _events(kept: StoredSession, world: World) -> list[str]:
 def _prompts(world: World, state: dict[SessionId, StoredSession]) -> list[str]:
     found = []
     texts: dict[SessionId, set[str]] = defaultdict(set)
-    for told in world.log:
-        texts[told.session].update(told.texts)
+    for received in world.log:
+        texts[received.session].update(received.texts)
     for record in world.prompts:
         if record.get("purpose") == "title":
             continue
@@ -154,10 +156,10 @@ def _prompts(world: World, state: dict[SessionId, StoredSession]) -> list[str]:
         if asked is not None and own[: len(asked)] != asked:
             found.append(f"I1 {where}: the history is not followed by the turn's own input alone: {own!r}")
         later = own[len(asked or ()) :]
-        heard = [message["content"] for message in later if message["role"] == "user"]
-        if len(set(heard)) < len(heard):
-            found.append(f"I1 {where}: a steer was heard twice")
-        if asked is not None and not set(heard) <= set(world.steers):
+        steers = [message["content"] for message in later if message["role"] == "user"]
+        if len(set(steers)) < len(steers):
+            found.append(f"I1 {where}: a steer was in the prompt twice")
+        if asked is not None and not set(steers) <= set(world.steers):
             found.append(f"I1 {where}: something else was said after the turn's own input")
         if attempt.continues is not None:
             adopted = kept.steps[attempt.continues]
@@ -214,10 +216,14 @@ def _with_results(messages: list[Plain]) -> list[Plain]:
 def _asked(world: World, kept: StoredSession, attempt: Attempt) -> list[Plain] | None:
     turn = kept.all_turns.get(attempt.turn)
     if turn is not None:
-        told = next((t for t in world.log if t.texts and says(turn, t.texts[-1])), None)
-        return [{"role": "user", "content": text} for text in told.texts] if told else None
-    told = next((t for t in world.log if t.attempt == attempt.id), None)
-    return [{"role": "user", "content": text} for text in told.texts] if told and told.texts else None
+        received = next((t for t in world.log if t.texts and says(turn, t.texts[-1])), None)
+        return [{"role": "user", "content": text} for text in received.texts] if received else None
+    received = next((t for t in world.log if t.attempt == attempt.id), None)
+    return (
+        [{"role": "user", "content": text} for text in received.texts]
+        if received and received.texts
+        else None
+    )
 
 
 def grammar_faults(prompt: list[Plain]) -> list[str]:
@@ -244,32 +250,32 @@ def grammar_faults(prompt: list[Plain]) -> list[str]:
     return faults
 
 
-# -- what clients were told: I2, I3, I13–I16 --------------------------------------
+# -- which outcomes clients got: I2, I3, I13–I16 --------------------------------------
 
 
-def _told(world: World, state: dict[SessionId, StoredSession]) -> list[str]:
+def _outcomes(world: World, state: dict[SessionId, StoredSession]) -> list[str]:
     found = []
     deleted = {t.session for t in world.log if t.what == "delete" and t.outcome == "done"}
     maybe_deleted = {t.session for t in world.log if t.what == "delete" and t.outcome == "unknown"}
     for session in deleted & set(state):
         found.append(f"I15 {session}: is there again after it was deleted")
-    by_token: dict[str, list[Told]] = defaultdict(list)
-    for told in world.log:
-        if told.what == "ask" and told.token:
-            by_token[told.token].append(told)
+    by_token: dict[str, list[ClientCall]] = defaultdict(list)
+    for received in world.log:
+        if received.what == "ask" and received.token:
+            by_token[received.token].append(received)
     for token, tries in by_token.items():
         session = tries[0].session
         kept = state.get(session)
         if kept is None:
             lost = session not in deleted | maybe_deleted
-            if lost and any(told.outcome == "committed" for told in tries):
+            if lost and any(received.outcome == "committed" for received in tries):
                 found.append(f"I16 {session}: is gone, and nobody deleted it")
             continue
-        found += _told_token(world, token, tries, kept)
+        found += _outcomes_of_token(world, token, tries, kept)
     return found
 
 
-def _told_token(world: World, token: str, tries: list[Told], kept: StoredSession) -> list[str]:
+def _outcomes_of_token(world: World, token: str, tries: list[ClientCall], kept: StoredSession) -> list[str]:
     found = []
     name = kept.session.id
     turns = kept.all_turns
@@ -277,15 +283,17 @@ def _told_token(world: World, token: str, tries: list[Told], kept: StoredSession
         turn for turn in turns.values() if any(token in m.content for m in turn.messages if m.role == "user")
     ]
     # A retry without a key is recognised only while nothing else was said in between.
-    apart = any(told.is_retry for told in tries) and holding and holding[-1].seq - holding[0].seq > 1
+    apart = any(received.is_retry for received in tries) and holding and holding[-1].seq - holding[0].seq > 1
     if len(holding) > 1 and not apart:
         found.append(f"I3 {name}: {token} is in {len(holding)} committed turns")
-    for told in tries:
-        if told.outcome == "committed" and told.turn not in turns:
+    for received in tries:
+        if received.outcome == "committed" and received.turn not in turns:
             found.append(f"I16 {name}: {token} was acknowledged, and its turn is not there")
     sure = {"failed", "cancelled", "refused"}
     # Promised asks may be tried again by recovery; a plain one may not.
-    definite = all(told.outcome in sure and (told.plain or told.outcome == "refused") for told in tries)
+    definite = all(
+        received.outcome in sure and (received.plain or received.outcome == "refused") for received in tries
+    )
     if definite and holding:
         found.append(f"I2 {name}: {token} was told to have failed, and is in the history")
     if holding and holding[0].kind.value == "run":
@@ -296,22 +304,27 @@ def _told_token(world: World, token: str, tries: list[Told], kept: StoredSession
                 f"I3 {name}: {token} was asked with {len(tries[0].texts)} messages, {len(said)} are kept"
             )
     last_words = [m["content"] for record in world.prompts for m in record["prompt"][-1:]]
-    if all(told.outcome == "refused" for told in tries) and any(token in words for words in last_words):
+    if all(received.outcome == "refused" for received in tries) and any(
+        token in words for words in last_words
+    ):
         found.append(f"I13 {name}: {token} was refused, and the model was asked")
-    cancelled = {told.attempt for told in world.log if told.what == "cancel" and told.outcome == "done"}
+    cancelled = {
+        received.attempt for received in world.log if received.what == "cancel" and received.outcome == "done"
+    }
     if any(turn.attempt in cancelled for turn in holding):
         found.append(f"I14 {name}: {token} was cancelled, and is in the history")
-    for told in tries:
-        attempt = kept.attempts.get(told.attempt) if told.attempt else None
+    for received in tries:
+        attempt = kept.attempts.get(received.attempt) if received.attempt else None
         known = {"committed": "committed", "cancelled": "cancelled"}
-        if attempt and told.outcome in known and attempt.status.value != known[told.outcome]:
-            found.append(f"I14 {name}: {token} was told {told.outcome}, its attempt is {attempt.status}")
+        if attempt and received.outcome in known and attempt.status.value != known[received.outcome]:
+            found.append(f"I14 {name}: {token} was told {received.outcome}, its attempt is {attempt.status}")
         if (
             attempt
             and attempt.status is AttemptStatus.COMMITTED
-            and told.code not in ("", "outcome_unknown", "shutting_down")  # these claim nothing of the turn
+            and received.code
+            not in ("", "outcome_unknown", "shutting_down")  # these claim nothing of the turn
         ):
-            found.append(f"I16 {name}: {token} was told {told.code}, and its attempt is committed")
+            found.append(f"I16 {name}: {token} was told {received.code}, and its attempt is committed")
     return found
 
 
@@ -320,12 +333,12 @@ def _told_token(world: World, token: str, tries: list[Told], kept: StoredSession
 
 def _keys(world: World, state: dict[SessionId, StoredSession]) -> list[str]:
     found = []
-    by_key: dict[str, list[Told]] = defaultdict(list)
-    for told in world.log:
-        if told.key is not None and told.outcome != "refused":
-            by_key[told.key].append(told)
+    by_key: dict[str, list[ClientCall]] = defaultdict(list)
+    for received in world.log:
+        if received.key is not None and received.outcome != "refused":
+            by_key[received.key].append(received)
     for key, tries in by_key.items():
-        turns = {told.turn for told in tries if told.outcome == "committed"}
+        turns = {received.turn for received in tries if received.outcome == "committed"}
         if len(turns) > 1:
             found.append(f"I20 key {key}: committed as {turns}")
         kept = state.get(tries[0].session)
@@ -350,10 +363,10 @@ def _overrides(world: World, state: dict[SessionId, StoredSession]) -> list[str]
         for turn in sorted(kept.all_turns.values(), key=lambda turn: kept.attempts[turn.attempt].fence):
             if turn.kind.value != "run":
                 continue
-            told = next((t for t in world.log if t.texts and says(turn, t.texts[-1])), None)
-            if told is None:
+            received = next((t for t in world.log if t.texts and says(turn, t.texts[-1])), None)
+            if received is None:
                 continue
-            model = told.model or model
+            model = received.model or model
             if turn.model != (model or AGENT):
                 found.append(
                     f"M3.3 {kept.session.id}: turn {turn.seq} ran on {turn.model}, not on {model or AGENT}"

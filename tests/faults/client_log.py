@@ -13,7 +13,7 @@ from typing import Any
 
 import orjson
 
-from tests.faults.world import Told, World
+from tests.faults.world import ClientCall, World
 
 
 class ClientLog:
@@ -27,17 +27,17 @@ class ClientLog:
         def write(kind: str, entry: dict[str, Any]) -> None:
             os.write(file, b"\n" + orjson.dumps([kind, entry]))
 
-        def told(one: Told) -> None:
+        def received(one: ClientCall) -> None:
             place = next(number for number, entry in enumerate(world.log) if entry is one)
-            write("told", {"by": f"{os.getpid()} {place}", **asdict(one)})
+            write("call", {"by": f"{os.getpid()} {place}", **asdict(one)})
 
         world.on_prompt = lambda record: write("prompt", record)
         world.on_effect = lambda line: write("effect", line)
-        world.on_told = told
+        world.on_call = received
 
     def read(self, world: World) -> None:
         """What dead processes saw. What they had no answer to, has an unknown one."""
-        tolds: dict[str, Told] = {}
+        calls: dict[str, ClientCall] = {}
         for line in self._path.read_bytes().splitlines() if self._path.exists() else ():
             try:
                 kind, entry = orjson.loads(line)
@@ -51,7 +51,7 @@ class ClientLog:
                 by = entry.pop("by")
                 entry["texts"] = tuple(entry["texts"])
                 entry["events"] = [tuple(event) for event in entry["events"]]
-                tolds[by] = Told(**entry)
-        for told in tolds.values():
-            told.outcome = told.outcome or "unknown"
-        world.log = [*tolds.values(), *world.log]
+                calls[by] = ClientCall(**entry)
+        for received in calls.values():
+            received.outcome = received.outcome or "unknown"
+        world.log = [*calls.values(), *world.log]

@@ -39,8 +39,8 @@ async def a_changed_turn_reaches_no_model(stage: Stage) -> None:
     await stage.world.ask(stage.node, session, "hello", "tok1")
     await stage.world.ask(stage.node, session, "and again", "tok2")
     async with changed(stage, "turns", "kind", "'reset'", "seq = 2"):
-        told = await stage.world.ask(stage.other, session, "and now", "tok3")
-        assert (told.outcome, told.code) == ("failed", "history_damaged")
+        received = await stage.world.ask(stage.other, session, "and now", "tok3")
+        assert (received.outcome, received.code) == ("failed", "history_damaged")
     assert len(stage.world.prompts) == 2
     assert (await stage.world.ask(stage.other, session, "and now", "tok4")).outcome == "committed"
 

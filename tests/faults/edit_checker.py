@@ -20,13 +20,21 @@ def edit_faults(kept: StoredSession, world: World) -> list[str]:
             continue
         if by.parent not in {None, *(turn.id for turn in chain[:-1])}:
             found.append(f"I2 {name}: {by.id} replaced {branch.head}, and goes on from no turn before it")
-        told = next((told for told in world.log if told.texts and says(by, told.texts[-1])), None)
-        if told is not None and (not told.is_edit or told.after != by.parent):
-            found.append(f"I2 {name}: {told.token} replaced {branch.head}, and did not ask for that")
-    for told in world.log:
-        by = known.get(told.turn) if told.turn and told.is_edit and told.session == name else None
-        if by is not None and by.parent != told.after:
-            found.append(f"I1 {name}: the edit {told.token} goes on from {by.parent}, not from {told.after}")
+        received = next(
+            (received for received in world.log if received.texts and says(by, received.texts[-1])), None
+        )
+        if received is not None and (not received.is_edit or received.after != by.parent):
+            found.append(f"I2 {name}: {received.token} replaced {branch.head}, and did not ask for that")
+    for received in world.log:
+        by = (
+            known.get(received.turn)
+            if received.turn and received.is_edit and received.session == name
+            else None
+        )
+        if by is not None and by.parent != received.after:
+            found.append(
+                f"I1 {name}: the edit {received.token} goes on from {by.parent}, not from {received.after}"
+            )
     return found + _heads(kept, world)
 
 
@@ -39,7 +47,9 @@ def _heads(kept: StoredSession, world: World) -> list[str]:
     name, forked = kept.session.id, kept.session.forked_from
     turns = {turn.attempt: turn for turn in kept.all_turns.values()}
     branches = {branch.head: branch for branch in kept.replaced}
-    meant = {told.turn: told.replaces for told in world.log if told.turn and told.replaces}
+    meant = {
+        received.turn: received.replaces for received in world.log if received.turn and received.replaces
+    }
     head = forked[1] if forked else None
     for attempt in sorted(kept.attempts.values(), key=lambda attempt: attempt.fence):
         if attempt.head != head:
@@ -64,14 +74,16 @@ async def leftovers(world: World, state: dict[SessionId, StoredSession]) -> list
     """After a delete: branches, and turns that no other session has. A fork nobody heard of may have them."""
     found = []
     reachable = {turn for kept in state.values() for turn in kept.all_turns}
-    forks_known = all(told.outcome != "unknown" for told in world.log if told.what in ("fork", "delete"))
-    for told in world.log:
-        if told.what != "delete" or told.outcome != "done":
+    forks_known = all(
+        received.outcome != "unknown" for received in world.log if received.what in ("fork", "delete")
+    )
+    for received in world.log:
+        if received.what != "delete" or received.outcome != "done":
             continue
-        if await world.store.list_branches(DEFAULT_TENANT, told.session, limit=1):
-            found.append(f"I15 {told.session}: was deleted, and has branches")
-        turns = {one.turn for one in world.log if one.session == told.session and one.turn}
+        if await world.store.list_branches(DEFAULT_TENANT, received.session, limit=1):
+            found.append(f"I15 {received.session}: was deleted, and has branches")
+        turns = {one.turn for one in world.log if one.session == received.session and one.turn}
         for turn in sorted(turns - reachable) if forks_known else ():
             if await world.store.find_turn(DEFAULT_TENANT, turn) is not None:
-                found.append(f"I15 {told.session}: was deleted, and its turn {turn} is there")
+                found.append(f"I15 {received.session}: was deleted, and its turn {turn} is there")
     return found

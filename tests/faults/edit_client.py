@@ -41,7 +41,7 @@ async def edit(simulation: Simulation, node: Lastgood, session: SessionId, token
         asked |= {"on_leave": OnLeave.ORPHAN, "leave": leave}
     text = simulation.text()
     for _ in range(3 if how == "keyed" else 1):
-        told = await simulation.patiently(
+        received = await simulation.patiently(
             simulation.world.ask(
                 simulation.living().app,
                 session,
@@ -53,7 +53,7 @@ async def edit(simulation: Simulation, node: Lastgood, session: SessionId, token
                 **asked,
             )
         )
-        if told is not None and told.outcome in ("committed", "cancelled", "refused"):
+        if received is not None and received.outcome in ("committed", "cancelled", "refused"):
             return
 
 

@@ -73,7 +73,7 @@ async def a_branch_dies_with_its_session(stage: Stage) -> None:
 
 
 @probe
-async def a_promised_turn_that_names_its_head_runs_on_no_other(stage: Stage) -> None:
+async def a_durable_turn_that_names_its_head_runs_on_no_other(stage: Stage) -> None:
     """I20: its process dies, another turn is committed, and recovery gives it up where its client sees it."""
     session, turns = await three_turns(stage)
     ask = Ask(DEFAULT_TENANT, session, (user("mine\n!slow 1\n!say one two"),), key="key", durable=True)

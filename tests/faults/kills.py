@@ -224,7 +224,7 @@ async def work_until_stopped(
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     clients: list[asyncio.Task[None]] = []
 
-    async def hear_out() -> None:
+    async def wait_for_answers() -> None:
         await asyncio.gather(*clients)
 
     async with AsyncExitStack() as stack:
@@ -232,7 +232,7 @@ async def work_until_stopped(
             store = await place.open()
             stack.push_async_callback(store.close)
             # After the node has stopped: whoever waits hears how their turn ended before the process does.
-            stack.push_async_callback(hear_out)
+            stack.push_async_callback(wait_for_answers)
             world = World(store)
             ClientLog(client_log).keep(world)
             ready = running(world.node(name, limits=LIMITS), grace_seconds=GRACE_SECONDS)
@@ -249,7 +249,7 @@ async def work_until_stopped(
         stopping = asyncio.create_task(stop.wait())
         await asyncio.wait({stopping, *clients}, return_when=asyncio.FIRST_COMPLETED)
         if not stop.is_set():
-            await hear_out()  # one of them has failed: this says how
+            await wait_for_answers()  # one of them has failed: this says how
 
 
 async def _held(place: Place, node: str) -> list[str]:
@@ -298,29 +298,31 @@ async def _judge(place: Place, client_log: Path) -> tuple[list[str], int, int]:
     found = []
     try:
         async with running(world.node("judge", limits=LIMITS)) as node:
-            for session in dict.fromkeys(told.session for told in world.log):
+            for session in dict.fromkeys(received.session for received in world.log):
                 await eventually(partial(_is_settled, store, session))
                 found += await _must_answer(world, node, session)
         found += await check(world)
     finally:
         await store.close()
-    good = [told for told in world.log if told.outcome == "committed"]
-    return found, len(good), sum(told.is_edit for told in good)
+    good = [received for received in world.log if received.outcome == "committed"]
+    return found, len(good), sum(received.is_edit for received in good)
 
 
 async def _is_settled(store: Store, session: SessionId) -> bool:
     """Nothing runs in it: neither what the dead have left there nor what is tried again."""
     kept = await store.get_session(DEFAULT_TENANT, session)
-    owed = await store.interrupted_asks(1000, deaths_below=MOST_DEATHS)
-    return (kept is None or kept.attempt is None) and not any(one.attempt.session == session for one in owed)
+    durable = await store.interrupted_asks(1000, deaths_below=MOST_DEATHS)
+    return (kept is None or kept.attempt is None) and not any(
+        one.attempt.session == session for one in durable
+    )
 
 
 async def _must_answer(world: World, node: Lastgood, session: SessionId) -> list[str]:
     """Promised turns of the dead may still be running; when they are done, it must answer."""
     for _ in range(200):
-        told = await world.ask(node, session, "\n!remember", f"last {session[-8:]}")
-        if told.code != "session_busy":
+        received = await world.ask(node, session, "\n!remember", f"last {session[-8:]}")
+        if received.code != "session_busy":
             break
-        world.log.remove(told)
+        world.log.remove(received)
         await asyncio.sleep(0.02)
-    return [] if told.outcome == "committed" else [f"I12 {session}: does not answer: {told}"]
+    return [] if received.outcome == "committed" else [f"I12 {session}: does not answer: {received}"]

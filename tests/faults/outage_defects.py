@@ -38,7 +38,7 @@ def _() -> Iterator[None]:
 
     real = flow_running.RunningAttempts.apply_heartbeat
 
-    def hear(self: flow_running.RunningAttempts, beat: Beat) -> None:
+    def receive(self: flow_running.RunningAttempts, beat: Beat) -> None:
         real(self, beat)
         for run in self._runs.values():
             if run.hold.attempt in beat.held and run.lease_timer is not None:
@@ -47,7 +47,7 @@ def _() -> Iterator[None]:
 
     with (
         patch.object(flow_running.RunningAttempts, "_watch_lease", watch),
-        patch.object(flow_running.RunningAttempts, "apply_heartbeat", hear),
+        patch.object(flow_running.RunningAttempts, "apply_heartbeat", receive),
     ):
         yield
 
@@ -82,10 +82,10 @@ def _() -> Iterator[None]:
 
 @defect("a committed turn is told as failed")
 def _() -> Iterator[None]:
-    def untold(run: Run, stop: AttemptStop) -> Outcome:
+    def unreported(run: Run, stop: AttemptStop) -> Outcome:
         return Outcome(run.hold.attempt, AttemptStatus.INTERRUPTED, None, interrupted_by_outage(run.begin))
 
-    with patch.object(flow_run, "_unwritten_outcome", untold):
+    with patch.object(flow_run, "_unwritten_outcome", unreported):
         yield
 
 

@@ -39,8 +39,8 @@ async def an_outage_that_is_shorter_than_the_lease_costs_no_attempt(stage: Stage
         stage.faults.jitter = out()
         await asyncio.sleep(5.0)
         stage.faults.jitter = None
-        told = await asked
-        assert told.outcome == "committed", f"{told.outcome} {told.code}"
+        received = await asked
+        assert received.outcome == "committed", f"{received.outcome} {received.code}"
         tries = await stage.store.list_attempts(DEFAULT_TENANT, session)
         assert len(tries) == 1, f"it took {len(tries)} attempts"
 
@@ -52,12 +52,12 @@ async def a_batch_whose_answer_is_lost_is_stored_once(stage: Stage) -> None:
         session = await stage.world.create(stage.node)
         stage.faults.point, stage.faults.mode = f"store.{point}", Mode.LOST
         stage.faults.hit = stage.faults.hits[stage.faults.point] + 1
-        told = await stage.world.ask(stage.node, session, TOOLS, f"tok{number}", watch=True)
-        assert told.outcome == "committed", f"{told.outcome} {told.code}"
-        assert told.attempt is not None
-        steps = await stage.store.read_steps(DEFAULT_TENANT, told.attempt)
+        received = await stage.world.ask(stage.node, session, TOOLS, f"tok{number}", watch=True)
+        assert received.outcome == "committed", f"{received.outcome} {received.code}"
+        assert received.attempt is not None
+        steps = await stage.store.read_steps(DEFAULT_TENANT, received.attempt)
         assert len(steps) == 2, f"{len(steps)} steps of a call and its result"
-        kinds = [kind for _, kind in told.events]
+        kinds = [kind for _, kind in received.events]
         assert len([kind for kind in kinds if kind == "tool_called"]) == 1, f"{kinds}"
 
 
@@ -67,9 +67,11 @@ async def a_commit_that_cannot_be_read_back_is_unknown(stage: Stage) -> None:
     session = await stage.world.create(stage.node)
     gone: dict[str, Any] = dict.fromkeys(("finish_if_held", "get_attempt", "find_turn"), Mode.RAISE)
     stage.faults.jitter = out(commit_if_head=Mode.LOST, **gone)
-    told = await stage.world.ask(stage.node, session, "hello", "tok1")
+    received = await stage.world.ask(stage.node, session, "hello", "tok1")
     stage.faults.jitter = None
-    assert told.code == "outcome_unknown", f"a committed turn was told as {told.outcome} {told.code}"
+    assert received.code == "outcome_unknown", (
+        f"a committed turn was told as {received.outcome} {received.code}"
+    )
 
 
 @probe
@@ -80,8 +82,10 @@ async def a_commit_that_a_stop_cuts_off_is_unknown(stage: Stage) -> None:
     asked = asyncio.create_task(stage.world.ask(stage.node, session, "hello", "tok1"))
     await asyncio.sleep(1)
     await stage.node.live.close(0)
-    told = await asked
-    assert told.code == "outcome_unknown", f"a committed turn was told as {told.outcome} {told.code}"
+    received = await asked
+    assert received.code == "outcome_unknown", (
+        f"a committed turn was told as {received.outcome} {received.code}"
+    )
 
 
 @probe
@@ -97,8 +101,8 @@ async def a_stall_of_the_loop_costs_no_lease_that_was_renewed_meanwhile(stage: S
         loop.hold_up(LIMITS.heartbeat_seconds)
         assert await stage.node.live.leases.beat(stage.store.renew_leases) is not None
     stage.alive(stage.node)
-    told = await asked
-    assert told.outcome == "committed", f"{told.outcome} {told.code}"
+    received = await asked
+    assert received.outcome == "committed", f"{received.outcome} {received.code}"
 
 
 @probe
@@ -112,8 +116,8 @@ async def a_loop_that_is_wedged_renews_nothing(stage: Stage) -> None:
     loop.hold_up(LIMITS.wedged_seconds + 1)
     assert await stage.node.live.leases.beat(stage.store.renew_leases) is None, "it renewed its leases"
     await stage.other.recovery.sweep()
-    told = await asked
-    assert told.outcome != "committed"
+    received = await asked
+    assert received.outcome != "committed"
 
 
 @probe
@@ -152,9 +156,11 @@ async def a_begin_whose_answer_is_lost_is_unknown(stage: Stage) -> None:
     asked = asyncio.create_task(stage.world.ask(stage.node, session, "hello", "tok1", key="key 1"))
     await asyncio.sleep(LIMITS.lease_seconds + 1)
     await stage.other.recovery.sweep()  # the lease has ended; who is owed the turn is looked at later
-    told = await asked
+    received = await asked
     stage.faults.jitter = None
-    assert told.outcome == "unknown", f"a turn that has begun was told as {told.outcome} {told.code}"
+    assert received.outcome == "unknown", (
+        f"a turn that has begun was told as {received.outcome} {received.code}"
+    )
 
 
 @probe
@@ -168,5 +174,5 @@ async def a_begin_cut_off_by_a_stop_is_reported(stage: Stage) -> None:
         asked = asyncio.create_task(stage.world.ask(node, session, "hello", f"tok {code}", durable=durable))
         await asyncio.sleep(1)
         await node.live.close(0)
-        told = await asked
-        assert told.code == code, f"told {told.outcome} {told.code}"
+        received = await asked
+        assert received.code == code, f"told {received.outcome} {received.code}"

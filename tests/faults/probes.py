@@ -178,8 +178,8 @@ async def an_orphan_never_commits_by_itself(stage: Stage) -> None:
     leave = asyncio.Event()
     asyncio.get_running_loop().call_later(0.5, leave.set)
     text = "\n!slow 0.4\n!say one two"
-    told = await stage.world.ask(stage.node, session, text, "tok1", on_leave=OnLeave.ORPHAN, leave=leave)
-    assert told.outcome == "cancelled", f"an orphan ended {told.outcome}"
+    received = await stage.world.ask(stage.node, session, text, "tok1", on_leave=OnLeave.ORPHAN, leave=leave)
+    assert received.outcome == "cancelled", f"an orphan ended {received.outcome}"
 
 
 @probe
@@ -229,8 +229,8 @@ async def a_lost_answer_of_a_commit_is_read_back(stage: Stage) -> None:
     for number, mode in enumerate((Mode.LOST, Mode.SILENT), 1):
         stage.faults.point, stage.faults.mode = "store.commit_if_head", mode
         stage.faults.hit = stage.faults.hits["store.commit_if_head"] + 1
-        told = await stage.world.ask(stage.node, session, "hello", f"tok{number}")
-        assert told.outcome == "committed", f"{mode}: {told.outcome}"
+        received = await stage.world.ask(stage.node, session, "hello", f"tok{number}")
+        assert received.outcome == "committed", f"{mode}: {received.outcome}"
 
 
 @probe
@@ -290,15 +290,15 @@ async def an_adopted_step_is_not_run_again(stage: Stage) -> None:
     stage.alive(stage.other)
     await asyncio.sleep(LIMITS.lease_seconds + 3 * LIMITS.sweep_seconds)
     dying.cancel()
-    told = await stage.world.ask(stage.other, session, text, "tok1", key="k")
-    assert told.outcome == "committed", "a promised turn was not tried again"
+    received = await stage.world.ask(stage.other, session, text, "tok1", key="k")
+    assert received.outcome == "committed", "a promised turn was not tried again"
     effects = [line["text"] for line in stage.world.ledger]
     assert effects == ["a", "b"], f"outside effects: {effects}"
     assert len(stage.world.prompts) == 3, f"{len(stage.world.prompts)} model calls for three answers"
 
 
 @probe
-async def a_promised_turn_is_tried_again_by_itself(stage: Stage) -> None:
+async def a_durable_turn_is_tried_again_by_itself(stage: Stage) -> None:
     session = await stage.world.create(stage.node)
     dying = asyncio.create_task(
         stage.world.ask(stage.node, session, "\n!slow 1\n!say one two", "tok1", durable=True)
@@ -311,8 +311,8 @@ async def a_promised_turn_is_tried_again_by_itself(stage: Stage) -> None:
     await asyncio.sleep(LIMITS.lease_seconds + 3 * LIMITS.sweep_seconds)
     dying.cancel()
     other.cancel()
-    for told in stage.world.log:
-        told.outcome = told.outcome or "unknown"
+    for received in stage.world.log:
+        received.outcome = received.outcome or "unknown"
     assert (await stage.other.sessions.get(DEFAULT_TENANT, session)).turns == 1, "a promised turn is lost"
     assert (await stage.other.sessions.get(DEFAULT_TENANT, plain)).turns == 0, "a plain request went on"
 
@@ -323,8 +323,8 @@ async def a_cancelled_turn_never_commits(stage: Stage) -> None:
     session = await stage.world.create(stage.node)
     running = asyncio.create_task(stage.world.ask(stage.node, session, "\n!slow 1\n!say one two", "tok1"))
     await asyncio.sleep(0.5)
-    told = await stage.world.cancel(stage.node, session)
-    assert told.outcome == "done"
+    received = await stage.world.cancel(stage.node, session)
+    assert received.outcome == "done"
     free = await stage.world.ask(stage.node, session, "and now", "tok2")
     assert free.outcome == "committed", f"after a cancel: {free.code}"
     await running
@@ -355,8 +355,8 @@ async def forks_keep_what_they_need(stage: Stage) -> None:
     assert fork.head is not None
     assert fork.head.turn == turns[1].id, "a fork does not start at its turn"
     await stage.world.do("delete", session, stage.node.sessions.delete(DEFAULT_TENANT, session))
-    told = await stage.world.ask(stage.node, fork.id, "\n!remember", "tok9")
-    assert told.outcome == "committed", f"a fork does not answer: {told.code}"
+    received = await stage.world.ask(stage.node, fork.id, "\n!remember", "tok9")
+    assert received.outcome == "committed", f"a fork does not answer: {received.code}"
     seen = stage.world.prompts[-1]["prompt"]
     assert [m["content"][:4] for m in seen if m["role"] == "user"] == ["tok0", "tok1", "tok9"]
 
@@ -367,10 +367,12 @@ async def a_history_with_open_calls_stays_answerable(stage: Stage) -> None:
     session = await stage.world.create(stage.node)
     call = ToolCall("call-0-0", "echo", "{}")
     messages = (user("appended"), assistant("", call), assistant(""))
-    told = await stage.world.ask(stage.node, session, "appended", "", kind=TurnKind.APPEND, messages=messages)
-    assert told.outcome == "committed"
-    told = await stage.world.ask(stage.node, session, "go on", "tok1")
-    assert told.outcome == "committed"
+    received = await stage.world.ask(
+        stage.node, session, "appended", "", kind=TurnKind.APPEND, messages=messages
+    )
+    assert received.outcome == "committed"
+    received = await stage.world.ask(stage.node, session, "go on", "tok1")
+    assert received.outcome == "committed"
     seen = stage.world.prompts[-1]["prompt"]
     assert [m["role"] for m in seen] == ["user", "assistant", "tool", "user"], seen
 
@@ -392,8 +394,8 @@ async def calm_weather_fails_nobody(stage: Stage) -> None:
     stage.alive(stage.other)
     session = await stage.world.create(stage.node)
     text = "\n!slow 9\n!say a long way to go"
-    told = await stage.world.ask(stage.node, session, text, "tok1", more=("first", "second"))
-    assert told.outcome == "committed", f"{told.outcome} {told.code}"
+    received = await stage.world.ask(stage.node, session, text, "tok1", more=("first", "second"))
+    assert received.outcome == "committed", f"{received.outcome} {received.code}"
 
 
 @probe
@@ -407,8 +409,8 @@ async def a_history_that_cannot_be_read_reaches_no_model(stage: Stage) -> None:
 
     stage.faults.jitter = unreadable
     stage.node.deps.histories._kept.clear()
-    told = await stage.world.ask(stage.node, session, "and now", "tok2")
-    assert (told.outcome, told.code) == ("failed", "store_unavailable")
+    received = await stage.world.ask(stage.node, session, "and now", "tok2")
+    assert (received.outcome, received.code) == ("failed", "store_unavailable")
     assert len(stage.world.prompts) == 1
 
 
@@ -428,17 +430,17 @@ async def a_request_refused_before_begin_is_not_stored(stage: Stage) -> None:
 async def events_rise_for_ever(stage: Stage) -> None:
     """I22: also after an interruption; a number is never given twice."""
     session = await stage.world.create(stage.node)
-    told = [await stage.world.ask(stage.node, session, "hello", "tok1", watch=True)]
+    received = [await stage.world.ask(stage.node, session, "hello", "tok1", watch=True)]
     begin, begun = await stage.begin(session, 1)
     assert isinstance(begun, Begun)
     seen = await stage.store.append_events_if_held(begun.hold, [Event(begin.attempt, TextStreamed("x"))])
     await asyncio.sleep(LIMITS.lease_seconds + 1)
     await stage.other.recovery.sweep()
-    told.append(await stage.world.ask(stage.node, session, "again", "tok2", watch=True))
-    numbers = [seq for one in told for seq, _ in one.events]
+    received.append(await stage.world.ask(stage.node, session, "again", "tok2", watch=True))
+    numbers = [seq for one in received for seq, _ in one.events]
     assert numbers == sorted(set(numbers))
     assert seen is not None
-    assert min(seq for seq, _ in told[1].events) > seen
+    assert min(seq for seq, _ in received[1].events) > seen
 
 
 @probe
@@ -457,9 +459,11 @@ async def a_run_whose_lease_cannot_be_renewed_stops_before_it_ends(stage: Stage)
         stage.faults.jitter = trouble
         session = await stage.world.create(stage.node)
         began = loop.time()
-        told = await stage.world.ask(stage.node, session, "\n!slow 20\n!say one two three", f"tok{number}")
+        received = await stage.world.ask(
+            stage.node, session, "\n!slow 20\n!say one two three", f"tok{number}"
+        )
         took = loop.time() - began
-        assert told.code == "store_unavailable", f"{told.outcome} {told.code}"
+        assert received.code == "store_unavailable", f"{received.outcome} {received.code}"
         assert took < LIMITS.lease_seconds, (
             f"it went on for {took} s with a lease of {LIMITS.lease_seconds} s"
         )
@@ -484,5 +488,5 @@ async def a_watcher_elsewhere_waits_through_a_question(stage: Stage) -> None:
     await stage.other.turns.answer(DEFAULT_TENANT, session, waiting.id, Answer(AnswerAction.REPEAT))
     outcome = await third.turns.handle(DEFAULT_TENANT, session, waiting.turn, waiting.id).outcome()
     assert outcome.status is AttemptStatus.COMMITTED, f"it is {outcome.status}"
-    for told in stage.world.log:
-        told.outcome = told.outcome or "unknown"
+    for received in stage.world.log:
+        received.outcome = received.outcome or "unknown"

@@ -128,8 +128,8 @@ async def a_steer_in_adopted_steps_is_not_said_again(stage: Stage) -> None:
     stage.alive(stage.other)
     await until_quiet()
     dying.cancel()
-    told = await stage.world.ask(stage.other, session, text, "tok1", key="k")
-    assert told.outcome == "committed"
+    received = await stage.world.ask(stage.other, session, text, "tok1", key="k")
+    assert received.outcome == "committed"
     await until_quiet()
     assert (await said(stage.other, session))[1:] == [steer], "a steer was lost, or said twice"
     assert [line["text"] for line in stage.world.ledger] == ["a", "b"]

@@ -27,9 +27,9 @@ async def rules_hold_in_every_session_derived_from_theirs(stage: Stage) -> None:
     session = await denied(stage)
     for number, message in enumerate((None, 0), 2):
         forking = stage.node.sessions.fork(DEFAULT_TENANT, session, user_message=message)
-        told = await stage.world.do("fork", session, forking, other="")
-        assert told.outcome == "done", f"a fork was refused: {told.code}"
-        await stage.world.ask(stage.node, SessionId(told.other), CALLS, f"tok{number}")
+        received = await stage.world.do("fork", session, forking, other="")
+        assert received.outcome == "done", f"a fork was refused: {received.code}"
+        await stage.world.ask(stage.node, SessionId(received.other), CALLS, f"tok{number}")
     assert stage.world.ledger == [], "a tool ran that an admin denied"
 
 
@@ -37,8 +37,8 @@ async def rules_hold_in_every_session_derived_from_theirs(stage: Stage) -> None:
 async def a_weaker_scope_cannot_remove_a_stronger_rule(stage: Stage) -> None:
     session = await denied(stage)
     changing = stage.other.sessions.set_permissions(DEFAULT_TENANT, session, WantedRules(deny=()), USER)
-    told = await stage.world.do("set_permissions", session, changing)
-    assert (told.outcome, told.code) == ("refused", "forbidden"), "a weaker scope removed a rule"
+    received = await stage.world.do("set_permissions", session, changing)
+    assert (received.outcome, received.code) == ("refused", "forbidden"), "a weaker scope removed a rule"
     await stage.other.sessions.set_permissions(DEFAULT_TENANT, session, WantedRules(), USER)
     await stage.world.ask(stage.node, session, CALLS, "tok2")
     assert stage.world.ledger == [], "a tool ran that an admin denied"

@@ -27,7 +27,7 @@ from tests.faults.checker import check
 from tests.faults.edit_client import edit
 from tests.faults.faults import Faults, FaultyStore, Mode, faulty_engine
 from tests.faults.virtual_loop import VirtualLoop, run_virtually
-from tests.faults.world import OTHER_MODEL, Told, World
+from tests.faults.world import OTHER_MODEL, ClientCall, World
 
 T = TypeVar("T")
 
@@ -247,10 +247,10 @@ class Simulation:
         """A client that sends the same again until it knows."""
         text = self.text()
         for _ in range(3):
-            told = await self.patiently(
+            received = await self.patiently(
                 self.world.ask(self.living().app, session, text, token, key=f"key {token}", watch=True)
             )
-            if told is not None and told.outcome in ("committed", "cancelled", "refused"):
+            if received is not None and received.outcome in ("committed", "cancelled", "refused"):
                 return
 
     async def _leaving(self, node: Node, session: SessionId, token: str) -> None:
@@ -278,9 +278,9 @@ class Simulation:
         with suppress(Exception):
             whole = await node.app.sessions.read(DEFAULT_TENANT, session)
             turn = self.random.choice(whole.turns).id if whole.turns else None
-        told = await self.world.do("fork", session, node.app.sessions.fork(DEFAULT_TENANT, session, turn))
-        if told.outcome == "done":
-            self.sessions.append(SessionId(told.other))
+        received = await self.world.do("fork", session, node.app.sessions.fork(DEFAULT_TENANT, session, turn))
+        if received.outcome == "done":
+            self.sessions.append(SessionId(received.other))
 
     async def patiently(self, work: Awaitable[T]) -> T | None:
         """A client's own patience: a dead node never answers."""
@@ -342,12 +342,16 @@ class Simulation:
         await asyncio.sleep(LIMITS.turn_seconds + 3 * (LIMITS.lease_seconds + LIMITS.sweep_seconds))
         found: list[str] = []
         for session in self.sessions:
-            told = await self.patiently(
+            received = await self.patiently(
                 self.world.ask(self.living().app, session, "\n!remember", f"last{self._next():04d}")
             )
-            if told is None or told.outcome != "committed":
-                found.append(f"I12 {session}: does not answer after all is over: {told}")
-        self.world.log = [told for told in self.world.log if told.outcome is not None or _unheard(told)]
+            if received is None or received.outcome != "committed":
+                found.append(f"I12 {session}: does not answer after all is over: {received}")
+        self.world.log = [
+            received
+            for received in self.world.log
+            if received.outcome is not None or _is_unanswered(received)
+        ]
         return found + await check(self.world) + await self._delete_all()
 
     async def _delete_all(self) -> list[str]:
@@ -362,8 +366,8 @@ class Simulation:
         return await self.store.db.write(lambda connection: connection.execute(sql, values).fetchall())
 
 
-def _unheard(told: Told) -> bool:
-    told.outcome = "unknown"
+def _is_unanswered(received: ClientCall) -> bool:
+    received.outcome = "unknown"
     return True
 
 
@@ -390,8 +394,8 @@ def simulated(seed: int, weather: Weather | None = None, *, clients: int = 4, st
                 found = await simulation.run(clients=clients, steps=steps)
             finally:
                 await simulation.store.close()
-            good = [told for told in simulation.world.log if told.outcome == "committed"]
-            edits = sum(told.is_edit for told in good)
+            good = [received for received in simulation.world.log if received.outcome == "committed"]
+            edits = sum(received.is_edit for received in good)
             return Simulated(found, simulation.world.prompts, len(good), edits, simulation.stopped)
 
         return run_virtually(work)

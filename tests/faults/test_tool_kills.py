@@ -22,7 +22,7 @@ from tests.faults.tool_defects import DEFECTS
 from tests.faults.tool_effects import asked, judge, read_record
 from tests.faults.tool_scenarios import SCENARIOS, Kill, ToolScenario, command, make_layout, policies
 from tests.faults.tool_server import Layout, Server, Servers
-from tests.faults.world import Told
+from tests.faults.world import ClientCall
 
 pytestmark = pytest.mark.slow
 
@@ -110,8 +110,8 @@ class RandomKills:
     def __init__(self, servers: Servers, layout: Layout, seed: int, kills: int) -> None:
         self.layout = layout
         self._clients: list[dict[str, Any]] = []
-        self._heard: list[dict[str, Any]] = []
-        self.log: list[Told] = []
+        self._report: list[dict[str, Any]] = []
+        self.log: list[ClientCall] = []
         dice = random.Random(seed)
         with servers.start(layout) as server:
             self._prepare(server)
@@ -123,7 +123,7 @@ class RandomKills:
                 # It recovers, or works.
                 time.sleep(dice.random() * LATEST_KILL_SECONDS)  # real time: a random moment
                 server.kill()
-            self._heard += server.heard
+            self._report += server.received
         with servers.start(layout) as server:
             self._take_over(server)
         self.record = asyncio.run(read_record(layout, self.log))
@@ -143,16 +143,16 @@ class RandomKills:
         self._write_down()
         for session in sessions:
             text = f"last-{session} what was said?\n!remember"
-            told = server.do("say", session=session, text=text)
-            self.log.append(asked(session, text, told["turn"], told["attempt"], told["status"]))
+            received = server.do("say", session=session, text=text)
+            self.log.append(asked(session, text, received["turn"], received["attempt"], received["status"]))
         server.end()
 
     def _write_down(self) -> None:
         """What the clients of the dead knew. Where they had no answer, anything may have happened."""
-        promised = {line["promised"]: line for line in self._heard if "promised" in line}
-        ended = {line["ended"]: line["status"] for line in self._heard if "ended" in line}
+        promised = {line["promised"]: line for line in self._report if "promised" in line}
+        ended = {line["ended"]: line["status"] for line in self._report if "ended" in line}
         texts = {client["session"]: client["texts"] for client in self._clients}
-        for line in self._heard:
+        for line in self._report:
             if "asks" in line:
                 token, session = line["asks"], line["session"]
                 text = f"{token} {texts[session][line['choice']]}".replace("TOKEN", token)
@@ -163,7 +163,7 @@ class RandomKills:
     # -- what became of it ---------------------------------------------------------------
 
     def violations(self) -> list[str]:
-        promised = [told.turn for told in self.log if told.turn is not None]
+        promised = [received.turn for received in self.log if received.turn is not None]
         found = judge(self.record, policies(self.layout), promised)
         patient = {client["session"] for client in self._clients if client["patient"]}
         for attempt in self.record.attempts.values():

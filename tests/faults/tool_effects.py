@@ -30,7 +30,7 @@ from lastgood.model.sessions import Turn
 from lastgood.store.sqlite import open_sqlite
 from tests.faults.checker import check, grammar_faults
 from tests.faults.tool_server import Layout
-from tests.faults.world import Told, World
+from tests.faults.world import ClientCall, World
 
 #: What the tools of an agent say about repeating, by agent and tool.
 Policies = Mapping[str, Mapping[str, OnUnknown]]
@@ -117,13 +117,13 @@ class Record:
         return results(kept.id, self.steps[kept.attempt])
 
 
-async def read_record(layout: Layout, log: list[Told]) -> Record:
+async def read_record(layout: Layout, log: list[ClientCall]) -> Record:
     """After the last server. `log` is what its clients asked for and were told."""
     prompts = [orjson.loads(line) for line in layout.prompts.read_bytes().splitlines()]
     record = Record(layout, read_ledger(layout.ledger), prompts)
     store = open_sqlite(layout.database)
     try:
-        for id in dict.fromkeys(told.session for told in log):
+        for id in dict.fromkeys(received.session for received in log):
             session = await store.get_session(DEFAULT_TENANT, id)
             assert session is not None
             head = session.head
@@ -150,7 +150,7 @@ def judge(record: Record, policies: Policies, promised: Sequence[str]) -> list[s
         *record.found,
         *_counted(record, policies),
         *_adopted(record),
-        *_told(record, policies),
+        *_responses(record, policies),
         *_paid(record, promised),
         *_grammatical(record),
     ]
@@ -188,7 +188,7 @@ def _adopted(record: Record) -> Iterator[str]:
                 yield f"I33 {key}: had its result and was made again"
 
 
-def _told(record: Record, policies: Policies) -> Iterator[str]:
+def _responses(record: Record, policies: Policies) -> Iterator[str]:
     """What a committed turn says of its calls is what happened."""
     for turn in record.turns.values():
         last = record.attempts[turn.attempt]
@@ -219,9 +219,9 @@ def _grammatical(record: Record) -> Iterator[str]:
             yield f"I4 {prompt['session']} attempt {prompt['attempt']}: {fault}"
 
 
-def asked(session: str, text: str, turn: str | None, attempt: str | None, outcome: str) -> Told:
+def asked(session: str, text: str, turn: str | None, attempt: str | None, outcome: str) -> ClientCall:
     """What a client wrote down that asked for a promised turn."""
-    return Told(
+    return ClientCall(
         "ask",
         SessionId(session),
         token=text.split()[0],

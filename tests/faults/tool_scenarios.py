@@ -24,7 +24,7 @@ from lastgood.model.ids import TurnId
 from lastgood.outside.secrets import Secrets
 from tests.faults.tool_effects import Policies, Result, asked, judge, read_ledger, read_record
 from tests.faults.tool_server import SECONDS, Layout, Moment, Server, Servers
-from tests.faults.world import Told
+from tests.faults.world import ClientCall
 from tests.tools.toolkit import has_ended
 
 # -- the agents ----------------------------------------------------------------------
@@ -248,7 +248,7 @@ class Kill:
         self.layout = layout
         self._gate = os.open(gate_of(layout), os.O_RDWR)  # held, so that whoever reads from it waits
         self._turns: dict[str, tuple[str, str]] = {}  # by scenario: session and turn
-        self._log: list[Told] = []
+        self._log: list[ClientCall] = []
         self.survivors = 0
         try:
             with servers.start(layout, defect) as first:
@@ -303,14 +303,14 @@ class Kill:
         server.do("settle", sessions=[session for session, _ in self._turns.values()])
         for session, _ in self._turns.values():
             text = f"last-{session} what was said?\n!remember"
-            told = server.do("say", session=session, text=text)
-            self._log.append(asked(session, text, told["turn"], told["attempt"], told["status"]))
+            received = server.do("say", session=session, text=text)
+            self._log.append(asked(session, text, received["turn"], received["attempt"], received["status"]))
         server.end()
 
     # -- what became of it ---------------------------------------------------------------
 
     def violations(self) -> list[str]:
-        promised = [told.turn for told in self._log if told.turn is not None]
+        promised = [received.turn for received in self._log if received.turn is not None]
         return judge(self.record, policies(self.layout), promised)
 
     def objections(self, scenario: ToolScenario) -> list[str]:

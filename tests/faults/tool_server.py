@@ -133,7 +133,7 @@ class Server:
     """A process, held by its pidfd. It works once it is told to `open`."""
 
     def __init__(self, process: int, commands: int, lines: int) -> None:
-        self.heard: list[Line] = []  # what it said by itself
+        self.received: list[Line] = []  # what it said by itself
         self._process, self._commands, self._lines = process, commands, lines
         self._rest = b""
         self._is_closed = False
@@ -151,22 +151,22 @@ class Server:
             line = self._read(time.monotonic() + SECONDS)
             if line.get("to") == what:
                 return line
-            self.heard.append(line)
+            self.received.append(line)
 
     def send(self, what: str, **more: Any) -> None:
         os.write(self._commands, orjson.dumps({"do": what, **more}) + b"\n")
 
     def until_waits(self, session: str) -> None:
         until = time.monotonic() + SECONDS
-        while not any(line.get("waits") == session for line in self.heard):
-            self.heard.append(self._read(until))
+        while not any(line.get("waits") == session for line in self.received):
+            self.received.append(self._read(until))
 
     def kill(self) -> None:
         """kill -9. What it had said before is heard."""
         signal.pidfd_send_signal(self._process, signal.SIGKILL)
         with contextlib.suppress(EOFError):
             while True:
-                self.heard.append(self._read(time.monotonic() + SECONDS))
+                self.received.append(self._read(time.monotonic() + SECONDS))
         self._close()
 
     def end(self) -> None:
@@ -183,7 +183,7 @@ class Server:
     def _read(self, until: float) -> Line:
         while b"\n" not in self._rest:
             if not select.select([self._lines], [], [], max(until - time.monotonic(), 0.0))[0]:
-                raise TimeoutError(f"the server said nothing in {SECONDS:g} s; before that: {self.heard}")
+                raise TimeoutError(f"the server said nothing in {SECONDS:g} s; before that: {self.received}")
             data = os.read(self._lines, 64 * 1024)
             if not data:
                 raise EOFError("the server is gone; its last words are in the file `errors`")
@@ -312,12 +312,12 @@ async def _is_settled(store: DeadlyStore, session: SessionId) -> bool:
         found = await store.get_session(DEFAULT_TENANT, session)
         return found is None or found.attempt is not None
 
-    async def is_owed() -> bool:
-        owed = await store.interrupted_asks(1000, deaths_below=MOST_DEATHS)
-        return any(found.attempt.session == session for found in owed)
+    async def has_durable_turn() -> bool:
+        durable = await store.interrupted_asks(1000, deaths_below=MOST_DEATHS)
+        return any(found.attempt.session == session for found in durable)
 
-    # What is owed is not listed while something runs, and what runs next was owed before.
-    return not (await is_busy() or await is_owed() or await is_busy())
+    # Durable turns are not listed while something runs, and what runs next was listed before.
+    return not (await is_busy() or await has_durable_turn() or await is_busy())
 
 
 async def _work(app: Lastgood, store: DeadlyStore, clients: Sequence[Line], seed: str) -> Line:

@@ -204,9 +204,9 @@ async def files_that_are_elsewhere_are_disclosed(stage: Stage) -> None:
     sent = await a.turn("make a.txt", "I wrote a.txt", "native-a", work_dir="/w")
     fork = await stage.node.sessions.fork(DEFAULT_TENANT, sent.claimed.session.id)
     site.scope = TaskScope(ScopeKind.CHAT, fork.id)
-    told = (await claimed(a)).content
-    assert told["resume"]["transcript"], "the fork has no history"
-    assert any("may not exist" in one for one in told["disclosures"]), "its files are not there"
+    received = (await claimed(a)).content
+    assert received["resume"]["transcript"], "the fork has no history"
+    assert any("may not exist" in one for one in received["disclosures"]), "its files are not there"
 
 
 # -- claims and reports ------------------------------------------------------------------------

@@ -41,7 +41,7 @@ OTHER_MODEL = "builtin/other"  # a second reference to the same scripted model, 
 
 
 @dataclass(slots=True)
-class Told:
+class ClientCall:
     """One thing a client did, and what it was told. `outcome` is None while it has no answer."""
 
     what: str
@@ -106,13 +106,13 @@ class SeededIds:
 @dataclass(slots=True)
 class World:
     store: Store
-    log: list[Told] = field(default_factory=list)
+    log: list[ClientCall] = field(default_factory=list)
     prompts: list[dict[str, Any]] = field(default_factory=list)
     ledger: list[dict[str, Any]] = field(default_factory=list)
     steers: list[str] = field(default_factory=list)  # texts that were said to running turns
     on_prompt: Callable[[dict[str, Any]], None] | None = None
     on_effect: Callable[[dict[str, Any]], None] | None = None
-    on_told: Callable[[Told], None] | None = None
+    on_call: Callable[[ClientCall], None] | None = None
 
     # -- nodes -------------------------------------------------------------------
 
@@ -172,18 +172,18 @@ class World:
 
     async def create(self, node: Lastgood, title: str = "") -> SessionId:
         session = await node.sessions.create(DEFAULT_TENANT, AGENT, title=title)
-        self._heard(self._noted(Told("create", session.id, outcome="done", other=title)))
+        self._report(self._noted(ClientCall("create", session.id, outcome="done", other=title)))
         return session.id
 
-    def _noted(self, told: Told) -> Told:
+    def _noted(self, received: ClientCall) -> ClientCall:
         """Written down before it is tried: whoever dies now has asked for it all the same."""
-        self.log.append(told)
-        return self._heard(told)
+        self.log.append(received)
+        return self._report(received)
 
-    def _heard(self, told: Told) -> Told:
-        if self.on_told is not None:
-            self.on_told(told)
-        return told
+    def _report(self, received: ClientCall) -> ClientCall:
+        if self.on_call is not None:
+            self.on_call(received)
+        return received
 
     async def ask(
         self,
@@ -205,10 +205,10 @@ class World:
         after: After | None = None,
         expected_head: TurnId | None = None,
         resent: Resent | None = None,
-    ) -> Told:
+    ) -> ClientCall:
         """`after`: an edit, unless that is the head by then. `resent`: it is found by comparing histories."""
         texts = (*more, f"{token} {text}" if kind is TurnKind.RUN else text)
-        told = Told(
+        received = ClientCall(
             "ask",
             session,
             token,
@@ -218,10 +218,10 @@ class World:
             durable or key is not None,
             key is None and not durable,
         )
-        told.is_retry = is_retry
-        told.is_edit, told.after = after is not None, after.turn if after else None
-        told.replaces = resent.session.head.turn if resent and resent.session.head else expected_head
-        self._noted(told)
+        received.is_retry = is_retry
+        received.is_edit, received.after = after is not None, after.turn if after else None
+        received.replaces = resent.session.head.turn if resent and resent.session.head else expected_head
+        self._noted(received)
         ask = Ask(
             tenant=DEFAULT_TENANT,
             session=session,
@@ -233,62 +233,62 @@ class World:
             caller="client",
             is_retry=is_retry,
             on_leave=on_leave,
-            durable=told.durable,
-            expected_head=told.replaces,
+            durable=received.durable,
+            expected_head=received.replaces,
         )
         try:
             if resent is None:
                 submitted = await node.submitter.submit(Submission(ask, after=after))
             else:
                 submitted = await _submit_resent(node, ask, resent)
-            told.attempt = submitted.attempt
-            self._heard(told)
+            received.attempt = submitted.attempt
+            self._report(received)
             if watch:
                 with suppress(StoreUnavailable):  # as in the API: the outcome is read before anything is sent
                     async for event in submitted.events():
-                        told.events.append((event.seq, event.kind.value))
+                        received.events.append((event.seq, event.kind.value))
             if leave is not None:
                 await leave.wait()
                 await submitted.leave()
             outcome = await submitted.outcome()
         except OutcomeUnknown as error:
-            told.outcome, told.code = "unknown", error.code
+            received.outcome, received.code = "unknown", error.code
         except AttemptLost as error:
             # Its node was stopped and cut it off. Another one may try a durable turn again.
-            told.outcome, told.code = "unknown", error.code
+            received.outcome, received.code = "unknown", error.code
         except LastgoodError as error:
-            told.outcome, told.code = "refused", error.code
+            received.outcome, received.code = "refused", error.code
         else:
-            _note(told, outcome)
-        return self._heard(told)
+            _note(received, outcome)
+        return self._report(received)
 
-    async def cancel(self, node: Lastgood, session: SessionId) -> Told:
-        told = self._noted(Told("cancel", session))
+    async def cancel(self, node: Lastgood, session: SessionId) -> ClientCall:
+        received = self._noted(ClientCall("cancel", session))
         try:
             outcome = await node.turns.cancel(DEFAULT_TENANT, session)
         except OutcomeUnknown:
-            told.outcome = "unknown"
+            received.outcome = "unknown"
         except LastgoodError as error:
-            told.outcome, told.code = "refused", error.code
+            received.outcome, received.code = "refused", error.code
         else:
-            told.attempt = outcome.attempt
-            told.outcome = "done" if outcome.status is AttemptStatus.CANCELLED else "late"
-        return self._heard(told)
+            received.attempt = outcome.attempt
+            received.outcome = "done" if outcome.status is AttemptStatus.CANCELLED else "late"
+        return self._report(received)
 
-    async def do(self, what: str, session: SessionId, work: Any, other: str = "") -> Told:
+    async def do(self, what: str, session: SessionId, work: Any, other: str = "") -> ClientCall:
         """Any other call: `work` is its coroutine; `other` is what the checker needs to know of it."""
-        told = self._noted(Told(what, session, other=other))
+        received = self._noted(ClientCall(what, session, other=other))
         try:
             result = await work
         except OutcomeUnknown:
-            told.outcome = "unknown"
+            received.outcome = "unknown"
         except LastgoodError as error:
-            told.outcome, told.code = "refused", error.code
+            received.outcome, received.code = "refused", error.code
         else:
-            told.outcome = "done"
+            received.outcome = "done"
             if what == "fork":
-                told.other = result.id
-        return self._heard(told)
+                received.other = result.id
+        return self._report(received)
 
 
 async def _submit_resent(node: Lastgood, ask: Ask, resent: Resent) -> TurnHandle:
@@ -303,24 +303,24 @@ async def _submit_resent(node: Lastgood, ask: Ask, resent: Resent) -> TurnHandle
     return await node.submitter.submit(Submission(replace(ask, messages=place.messages, edit=place.edit)))
 
 
-def _note(told: Told, outcome: Outcome) -> None:
-    told.turn = outcome.turn.id if outcome.turn else None
-    told.attempt = outcome.attempt
-    told.code = outcome.error.code if outcome.error else ""
+def _note(received: ClientCall, outcome: Outcome) -> None:
+    received.turn = outcome.turn.id if outcome.turn else None
+    received.attempt = outcome.attempt
+    received.code = outcome.error.code if outcome.error else ""
     match outcome.status:
         case AttemptStatus.COMMITTED:
-            told.outcome = "committed"
+            received.outcome = "committed"
         case AttemptStatus.CANCELLED:
-            told.outcome = "cancelled"
+            received.outcome = "cancelled"
         case AttemptStatus.WAITING:
-            told.outcome = "waiting"
-        case _ if isinstance(outcome.error, OutcomeUnknown) or told.code in (
+            received.outcome = "waiting"
+        case _ if isinstance(outcome.error, OutcomeUnknown) or received.code in (
             "attempt_lost",
             "outcome_unknown",
         ):
-            told.outcome = "unknown"
+            received.outcome = "unknown"
         case _:
-            told.outcome = "failed"
+            received.outcome = "failed"
 
 
 def seen(events: Sequence[StoredEvent]) -> list[tuple[int, str]]:

@@ -306,14 +306,14 @@ class Cluster:
         found: Session = await eventually(free)
         return found
 
-    async def until_told(self, session: SessionId, kind: EventKind, times: int = 1) -> None:
+    async def until_received(self, session: SessionId, kind: EventKind, times: int = 1) -> None:
         """So many events of this kind are stored, so nothing before them is still on its way."""
 
-        async def told() -> bool:
+        async def received() -> bool:
             events = await self.backend.store.read_events(DEFAULT_TENANT, session, after=0)
             return sum(event.kind is kind for event in events) >= times
 
-        await eventually(told)
+        await eventually(received)
 
     async def quiet(self, node: Lastgood) -> None:
         """All that the node does beside its turns is done, titles among it."""

@@ -224,7 +224,7 @@ async def test_a_replay_does_not_answer_with_a_damaged_turn(cluster: Cluster, no
 STORY = '!tool ledger-repeat {"text": "a"}\n!tool ledger-repeat {"text": "b"}\n!say done'
 
 
-async def owed(cluster: Cluster) -> tuple[SessionId, str, str]:
+async def durable(cluster: Cluster) -> tuple[SessionId, str, str]:
     """A durable turn whose node died after a finished step."""
     death = await dies(cluster, STORY, durable=True)
     return death.session, death.turn.turn, present(death.turn.attempt)
@@ -232,7 +232,7 @@ async def owed(cluster: Cluster) -> tuple[SessionId, str, str]:
 
 @pytest.mark.parametrize("column", REQUEST_CHANGES)
 async def test_I18_a_durable_turn_with_a_changed_request_fails_visibly(cluster: Cluster, column: str) -> None:
-    session, turn, _ = await owed(cluster)
+    session, turn, _ = await durable(cluster)
     await change(cluster, "requests", column, REQUEST_CHANGES[column], f"turn_id = '{turn}'")
     prompts = len(cluster.world.prompts)
     node = await next_node(cluster)
@@ -253,7 +253,7 @@ async def test_I18_a_durable_turn_with_a_changed_request_fails_visibly(cluster: 
 
 @pytest.mark.parametrize("column", STEP_CHANGES)
 async def test_I18_a_durable_turn_with_a_changed_step_does_not_show_it(cluster: Cluster, column: str) -> None:
-    session, _, attempt = await owed(cluster)
+    session, _, attempt = await durable(cluster)
     first = f"attempt_id = '{attempt}' AND n = 1"
     await change(cluster, "steps", column, STEP_CHANGES[column], first)
     prompts = len(cluster.world.prompts)

@@ -220,7 +220,7 @@ async def dying_edit(cluster: Cluster) -> tuple[SessionId, list[Turn], TurnHandl
     return session, turns, submitted
 
 
-async def test_I20_a_promised_edit_is_tried_again_after_a_death_and_replaces_what_it_meant(
+async def test_I20_a_durable_edit_is_tried_again_after_a_death_and_replaces_what_it_meant(
     cluster: Cluster,
 ) -> None:
     session, turns, submitted = await dying_edit(cluster)
@@ -258,7 +258,7 @@ async def overtaken(cluster: Cluster, session: SessionId, turn: TurnId) -> Lastg
     return node
 
 
-async def test_I20_a_promised_edit_whose_head_has_moved_ends_visibly_as_stale(cluster: Cluster) -> None:
+async def test_I20_a_durable_edit_whose_head_has_moved_ends_visibly_as_stale(cluster: Cluster) -> None:
     session, turns, submitted = await dying_edit(cluster)
     node = await overtaken(cluster, session, submitted.turn)
     # Whoever sends it again under its key is told the same.
@@ -267,7 +267,7 @@ async def test_I20_a_promised_edit_whose_head_has_moved_ends_visibly_as_stale(cl
 
 
 @pytest.mark.parametrize("names", ["after", "expected_head", "is_first"])
-async def test_I20_a_promised_turn_that_names_its_head_ends_visibly_as_stale_if_that_has_moved(
+async def test_I20_a_durable_turn_that_names_its_head_ends_visibly_as_stale_if_that_has_moved(
     cluster: Cluster, names: str
 ) -> None:
     """Its client has not seen the other turn: run after it, the turn would go on from something else."""

@@ -200,7 +200,7 @@ async def test_I23_slow_watchers_read_the_table_and_miss_no_event(cluster: Clust
         for number, word in enumerate(("two ", "three ", "four "), 2):
             speaker.words.put_nowait(word)
             assert (await anext(quick)).data == TextStreamed(word)
-            await cluster.until_told(submitted.session, EventKind.TEXT_STREAMED, number)
+            await cluster.until_received(submitted.session, EventKind.TEXT_STREAMED, number)
         assert cluster.faults(node).hits["store.read_events"] == 0
         (one,) = (one for one in node.deps.signals._subscriptions[submitted.session] if one._is_notified)
         assert one._handed == ()
@@ -240,7 +240,7 @@ async def test_I22_late_watchers_miss_no_event(cluster: Cluster) -> None:
     speaker = Speaker()
     _node, submitted = await speaking(cluster, speaker)
     speaker.words.put_nowait("one ")
-    await cluster.until_told(submitted.session, EventKind.TEXT_STREAMED)
+    await cluster.until_received(submitted.session, EventKind.TEXT_STREAMED)
     events = submitted.events(from_begin=False)
     seen: list[StoredEvent] = []
     async with aclosing(events), asyncio.timeout(PATIENCE_SECONDS):
@@ -248,5 +248,5 @@ async def test_I22_late_watchers_miss_no_event(cluster: Cluster) -> None:
             seen.append(await anext(events))
         speaker.words.put_nowait("")
         seen += [event async for event in events]
-    told = await stored(cluster, submitted)
-    assert seen[-len(told) :] == told
+    received = await stored(cluster, submitted)
+    assert seen[-len(received) :] == received

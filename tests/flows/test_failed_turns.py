@@ -108,12 +108,12 @@ async def test_M2_1_a_failed_turn_leaves_the_next_prompt_clean(
     before = await cluster.get(session)
     if failure.point:
         cluster.strike(node, failure.point, Mode.RAISE, always=True)
-    told = await world.ask(node, session, failure.text, "tok2", watch=watch)
+    received = await world.ask(node, session, failure.text, "tok2", watch=watch)
     cluster.heal(node)
-    assert told.outcome in ("failed", "unknown")
-    assert told.code == failure.code
+    assert received.outcome in ("failed", "unknown")
+    assert received.code == failure.code
     if watch:
-        ending = [event[1] for event in told.events[-3:]]
+        ending = [event[1] for event in received.events[-3:]]
         assert ending == [EventKind.ATTEMPT_ERRED, EventKind.TURN_FAILED, EventKind.ATTEMPT_ENDED]
     after = await cluster.get(session)
     assert after.head == before.head
@@ -129,8 +129,8 @@ async def test_M2_1_a_retry_of_a_failed_first_turn_starts_from_nothing(
 ) -> None:
     session = await world.create(node)
     for number in range(3):
-        told = await world.ask(node, session, "\n!fail during", f"tok{number}", watch=watch)
-        assert told.outcome == "failed"
+        received = await world.ask(node, session, "\n!fail during", f"tok{number}", watch=watch)
+        assert received.outcome == "failed"
     assert (await cluster.get(session)).head is None
     await world.ask(node, session, "fine", "tok9", watch=watch)
     assert cluster.last_prompt == [("user", "tok9 fine")]
@@ -164,7 +164,7 @@ async def test_M2_1_a_cancel_in_mid_stream_leaves_the_next_prompt_clean(
     await world.ask(node, session, "hello", "tok1")
     running = asyncio.create_task(world.ask(node, session, "\n!slow 0.05\n!say " + "word " * 100, "tok2"))
     await cluster.until_prompted(2)
-    await cluster.until_told(session, EventKind.TEXT_STREAMED, times=2)
+    await cluster.until_received(session, EventKind.TEXT_STREAMED, times=2)
     assert (await world.cancel(node, session)).outcome == "done"
     assert (await running).outcome == "cancelled"
     await world.ask(node, session, "again", "tok3")
@@ -196,8 +196,8 @@ async def test_M2_1_a_lost_answer_neither_doubles_nor_loses_the_turn(
     session = await world.create(node)
     await world.ask(node, session, "hello", "tok1")
     cluster.strike(node, point, mode)
-    told = await world.ask(node, session, "two", "tok2")
-    assert told.outcome == "committed"
+    received = await world.ask(node, session, "two", "tok2")
+    assert received.outcome == "committed"
     assert [attempt.number for attempt in await cluster.attempts(session)] == [1, 1]
     await world.ask(node, session, "three", "tok3")
     assert cluster.last_prompt[2:] == [
@@ -214,15 +214,15 @@ async def test_M2_1_a_commit_whose_answer_stays_lost_is_never_called_a_failure(
     """Whoever reads afterwards finds the turn whole or not at all."""
     session = await world.create(node)
     cluster.strike(node, "store.commit_if_head", mode, always=True)
-    told = await world.ask(node, session, "hello", "tok1")
+    received = await world.ask(node, session, "hello", "tok1")
     cluster.heal(node)
     turns = await cluster.turns(session)
     if mode is Mode.LOST:
-        assert told.outcome == "committed"
-        assert [turn.id for turn in turns] == [told.turn]
+        assert received.outcome == "committed"
+        assert [turn.id for turn in turns] == [received.turn]
     else:
         # Its end could be written, so it still held its session: the commit cannot have happened.
-        assert (told.outcome, told.code) == ("failed", "store_unavailable")
+        assert (received.outcome, received.code) == ("failed", "store_unavailable")
         assert turns == ()
 
 
@@ -233,8 +233,8 @@ async def test_M2_1_a_tool_that_raises_is_a_result_and_no_failure(cluster: Clust
     tools = [*TOOLS, Tool("failing", "", {"type": "object"}, failing)]
     node = await cluster.node(tools=tools)
     session = await world.create(node)
-    told = await world.ask(node, session, "\n!tool broken {}\n!tool failing {}\n!tool nobody {}", "tok1")
-    assert told.outcome == "committed"
+    received = await world.ask(node, session, "\n!tool broken {}\n!tool failing {}\n!tool nobody {}", "tok1")
+    assert received.outcome == "committed"
     results = [text for role, text in cluster.last_prompt if role == "tool"]
     assert results == [
         "error: the tool failed unexpectedly: RuntimeError('no disk')",
@@ -382,7 +382,7 @@ async def test_M2_3_the_expected_head_is_checked_before_anything_is_stored(
 # -- M2.4 ------------------------------------------------------------------------
 
 
-async def test_M2_4_metadata_is_nobodys_but_the_sessions(cluster: Cluster, node: Lastgood) -> None:
+async def test_M2_4_metadata_belongs_to_its_session_alone(cluster: Cluster, node: Lastgood) -> None:
     mine: dict[str, Any] = {"a": {"b": [1]}}
     session = await cluster.session(node, metadata=mine)
     mine["a"]["b"].append(2)
@@ -478,7 +478,7 @@ async def test_M2_5_a_busy_session_refuses_and_changes_nothing(cluster: Cluster,
     session, free = await cluster.session(node), await cluster.session(node)
     running = await cluster.submit(node, session, "!tool gate {}\n!say done")
     await gate.until_reached()
-    await cluster.until_told(session, EventKind.TOOL_CALLED)
+    await cluster.until_received(session, EventKind.TOOL_CALLED)
     before, prompts = await dump(cluster.backend), len(cluster.world.prompts)
     for asked in (node, other):
         with pytest.raises(SessionBusy) as refused:

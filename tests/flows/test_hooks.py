@@ -359,9 +359,9 @@ async def test_a_hook_rewrites_a_result_before_anybody_sees_it(desk: Desk) -> No
     )
     assert result_in(await desk.good()) == "hidden"
     assert await desk.events(ToolStreamed) == []
-    [told] = logged(seen)
-    assert told["tool_response"] == "hidden"
-    assert told["tool_error"] is False
+    [received] = logged(seen)
+    assert received["tool_response"] == "hidden"
+    assert received["tool_error"] is False
 
 
 @ON_SQLITE
@@ -479,8 +479,10 @@ async def test_hooks_of_messages_that_are_sent_to_a_running_turn(desk: Desk) -> 
     await until_said(
         desk.cluster, desk.session, ["!tool gate {}\n!say done", "hurry\n!say done"], ["and then\n!say two"]
     )
-    told = [(one["hook_event_name"], one.get("steering_messages") or one["prompt"]) for one in logged(seen)]
-    assert told == [
+    received = [
+        (one["hook_event_name"], one.get("steering_messages") or one["prompt"]) for one in logged(seen)
+    ]
+    assert received == [
         ("user_prompt_submit", "!tool gate {}\n!say done"),
         ("user_steering_messages_submit", ["hurry\n!say done"]),
         ("user_followup_submit", "and then\n!say two"),
@@ -559,8 +561,10 @@ async def test_observing_hooks_get_every_event(desk: Desk) -> None:
     )
     await desk.open(*(logs(event, seen) for event in watched))
     await desk.good(CALL)
-    told = [(one["hook_event_name"], one.get("reason") or one.get("stop_response")) for one in logged(seen)]
-    assert told == [
+    received = [
+        (one["hook_event_name"], one.get("reason") or one.get("stop_response")) for one in logged(seen)
+    ]
+    assert received == [
         ("after_llm_call", ""),
         ("turn_end", "continue"),
         ("after_llm_call", "done"),
@@ -570,8 +574,8 @@ async def test_observing_hooks_get_every_event(desk: Desk) -> None:
     ]
     seen.unlink()
     await desk.say("!fail before")
-    told = [(one["hook_event_name"], one.get("reason")) for one in logged(seen)]
-    assert told == [("turn_end", "error"), ("on_error", None), ("session_end", "other")]
+    received = [(one["hook_event_name"], one.get("reason")) for one in logged(seen)]
+    assert received == [("turn_end", "error"), ("on_error", None), ("session_end", "other")]
 
 
 @ON_SQLITE

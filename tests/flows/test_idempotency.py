@@ -199,9 +199,9 @@ async def test_I20_a_key_of_a_deleted_session_is_free_again(cluster: Cluster, no
 async def test_I20_many_at_once_are_one_turn(cluster: Cluster, world: World) -> None:
     nodes = [await cluster.node(name) for name in ("a", "b")]
     session = await world.create(nodes[0])
-    told = await asyncio.gather(
+    received = await asyncio.gather(
         *(world.ask(nodes[n % 2], session, "hello", "tok1", key="k") for n in range(10))
     )
-    assert {one.outcome for one in told} == {"committed"}
-    assert len({one.turn for one in told}) == 1
+    assert {one.outcome for one in received} == {"committed"}
+    assert len({one.turn for one in received}) == 1
     assert len(world.prompts) == 1

@@ -145,7 +145,7 @@ async def test_old_results_fade_from_the_prompt_alone(cluster: Cluster) -> None:
     assert turn.seq == 2
 
 
-async def test_the_system_message_is_what_the_agent_asked_for(cluster: Cluster) -> None:
+async def test_the_system_message_is_what_the_agent_requested(cluster: Cluster) -> None:
     agent = replace(
         cluster.agent(instruction="Be brief.", add_date=True, add_environment_info=True),
         toolsets=(
@@ -252,11 +252,11 @@ async def test_tool_output_is_streamed_while_it_runs(cluster: Cluster) -> None:
     session = await cluster.session(node)
     submitted = await cluster.submit(node, session, "!tool talker {}\n!say done")
     await gate.until_reached()
-    await cluster.until_told(session, EventKind.TOOL_STREAMED)
+    await cluster.until_received(session, EventKind.TOOL_STREAMED)
     gate.open()
     await cluster.outcome(node, submitted)
-    told = await events(cluster, session, ToolStreamed)
-    assert "".join(data.content for data in told) == "half way"
+    received = await events(cluster, session, ToolStreamed)
+    assert "".join(data.content for data in received) == "half way"
 
 
 async def test_I41_a_key_in_a_result_is_neither_shown_nor_kept(cluster: Cluster) -> None:
@@ -270,8 +270,8 @@ async def test_I41_a_key_in_a_result_is_neither_shown_nor_kept(cluster: Cluster)
     session = await cluster.session(node)
     turn = await cluster.good(node, session, "!tool reader {}\n!say done")
     assert "[API_KEY]" in str(turn.messages)
-    told = await cluster.backend.store.read_events(DEFAULT_TENANT, session, after=0)
-    assert "canary" not in str((turn.messages, told, cluster.world.prompts))
+    received = await cluster.backend.store.read_events(DEFAULT_TENANT, session, after=0)
+    assert "canary" not in str((turn.messages, received, cluster.world.prompts))
 
 
 async def test_a_cancelled_turn_stops_its_tool_before_it_ends(cluster: Cluster) -> None:

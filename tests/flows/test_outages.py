@@ -119,7 +119,7 @@ async def test_I12_an_outage_that_is_shorter_than_the_lease_costs_no_attempt(
 
 
 @on_postgres
-async def test_I12_after_a_longer_outage_what_was_promised_is_tried_again_and_no_try_is_counted(
+async def test_I12_after_a_longer_outage_durable_turns_run_again_and_no_attempt_is_counted(
     cluster: Cluster, proxy: PostgresProxy
 ) -> None:
     limits = replace(OUTAGE_LIMITS, lease_seconds=1.5, heartbeat_seconds=0.3, stop_seconds=0.2)

@@ -112,7 +112,7 @@ async def _has_said(cluster: Cluster, session: SessionId, *turns: list[str]) -> 
     return await said(cluster, session) == list(turns)
 
 
-async def test_what_waits_behind_an_owed_turn_runs_when_that_has_ended(cluster: Cluster) -> None:
+async def test_the_queue_behind_a_durable_turn_runs_when_that_has_ended(cluster: Cluster) -> None:
     """The process that took it in is dead, and the one that pays its debts begins it as well."""
     node, session, _ = await at_gate(cluster, "!say one", durable=True)
     await put(node, session, QueueKind.FOLLOWUP, "two")
@@ -174,7 +174,7 @@ async def test_a_parked_follow_up_that_cannot_be_continued_now_stays_parked(clus
     await cluster.outcome(node, busy)
 
 
-async def test_a_session_that_still_owes_a_turn_is_kept_however_old_it_is(cluster: Cluster) -> None:
+async def test_a_session_with_a_durable_turn_is_kept_however_old_it_is(cluster: Cluster) -> None:
     """A server that was down for long deletes nothing that it is about to run."""
     node = await cluster.node(alive=False)
     owing, parked, idle = [await cluster.session(node) for _ in range(3)]

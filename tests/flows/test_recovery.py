@@ -203,7 +203,7 @@ async def test_a_plain_request_is_not_tried_again(cluster: Cluster) -> None:
         (OnUnknown.FAIL, "The server was interrupted while this tool ran.", ["a", "b"]),
     ],
 )
-async def test_a_promised_turn_continues_after_its_finished_steps(
+async def test_a_durable_turn_continues_after_its_finished_steps(
     cluster: Cluster, policy: OnUnknown, result: str, done: list[str]
 ) -> None:
     """Neither the model nor a finished tool is asked again; what may have happened, by the tool's policy."""
@@ -228,7 +228,7 @@ async def test_a_promised_turn_continues_after_its_finished_steps(
     assert turn.messages[5].content == "done"
 
 
-async def test_a_promised_turn_that_was_all_but_committed_asks_no_model_again(cluster: Cluster) -> None:
+async def test_a_durable_turn_that_lacked_only_its_commit_calls_no_model_again(cluster: Cluster) -> None:
     """The dead node's last answer was not journaled, so only that one is asked for again."""
     node = await cluster.node("dead")
     died = asyncio.Event()
@@ -258,7 +258,7 @@ def changed_model(agent: AgentSpec) -> AgentSpec:
 
 
 @pytest.mark.parametrize("change", [changed_digest, changed_model])
-async def test_a_promised_turn_starts_from_its_input_when_its_world_has_changed(
+async def test_a_durable_turn_starts_from_its_input_when_agent_or_model_has_changed(
     cluster: Cluster, change: Any
 ) -> None:
     death = await dies(cluster, story(OnUnknown.REPEAT), durable=True)
@@ -270,7 +270,7 @@ async def test_a_promised_turn_starts_from_its_input_when_its_world_has_changed(
     assert [len(record["prompt"]) for record in cluster.world.prompts] == [1, 3, 1, 3, 5]
 
 
-async def test_a_promised_turn_starts_from_its_input_when_the_session_has_moved_on(cluster: Cluster) -> None:
+async def test_a_durable_turn_starts_from_its_input_when_the_head_has_moved(cluster: Cluster) -> None:
     """Nobody served its agent at first, so it was owed while something else was committed."""
     death = await dies(cluster, story(OnUnknown.REPEAT), durable=True)
     without = await next_node(cluster, "without", agents=[])
@@ -332,31 +332,31 @@ async def test_I19_recovery_that_runs_on_every_node_tries_again_once(cluster: Cl
     assert effects(cluster) == ["a", "b"]
 
 
-async def test_I12_what_is_left_does_not_hide_what_is_owed(
+async def test_I12_abandoned_turns_do_not_hide_durable_ones(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A page of turns whose agent is gone, and one more whose agent is there."""
     monkeypatch.setattr("lastgood.flows.recovery._PAGE", 1)
     agents = [cluster.agent(), cluster.agent("gone")]
     node = await cluster.node("dead", agents=agents)
-    gone, owed = await cluster.session(node, "gone"), await cluster.session(node)
+    gone, durable = await cluster.session(node, "gone"), await cluster.session(node)
     died = dies_at(cluster, node, "b")
     await cluster.submit(node, gone, "!slow 60\n!say never", durable=True)
     await cluster.until_prompted(1)
-    await cluster.submit(node, owed, story(OnUnknown.REPEAT), durable=True)
+    await cluster.submit(node, durable, story(OnUnknown.REPEAT), durable=True)
     await buried(cluster, node, died)
     next_one = await next_node(cluster, alive=False)
 
     async def both_are_interrupted() -> bool:
         await next_one.recovery.sweep()
-        tries = [(await cluster.attempts(session))[0] for session in (gone, owed)]
+        tries = [(await cluster.attempts(session))[0] for session in (gone, durable)]
         return all(one.status is AttemptStatus.INTERRUPTED for one in tries)
 
     await eventually(both_are_interrupted)
     for _ in range(3):
         await next_one.recovery.retry_durable()
     await cluster.quiet(next_one)
-    assert (await cluster.get(owed)).turns == 1
+    assert (await cluster.get(durable)).turns == 1
 
 
 # -- asking a person ----------------------------------------------------------------------
@@ -521,7 +521,7 @@ async def test_I12_an_unanswered_question_ends_the_turn_in_time(
     assert cluster.last_prompt == [("user", "go on")]
 
 
-async def test_two_open_calls_of_one_answer_are_asked_for_one_by_one(cluster: Cluster) -> None:
+async def test_two_open_calls_of_one_answer_wait_for_approval_one_by_one(cluster: Cluster) -> None:
     text = '!tool ledger-ask {"text": "b"}\n!also ledger-ask {"text": "c"}\n!say done'
     death = await dies(cluster, text, durable=True)
     node = await next_node(cluster)

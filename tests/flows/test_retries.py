@@ -157,8 +157,10 @@ async def test_I33_retries_of_one_failed_turn_on_many_nodes_run_its_tool_once(cl
     nodes = [await cluster.node(name, tools=[payments.tool]) for name in ("a", "b")]
     session = await cluster.session(nodes[0])
     await cluster.say(nodes[0], session, FAILS_ONCE, **KEYED)
-    told = await asyncio.gather(*(cluster.good(nodes[n % 2], session, FAILS_ONCE, **KEYED) for n in range(8)))
-    assert len({turn.id for turn in told}) == 1
+    received = await asyncio.gather(
+        *(cluster.good(nodes[n % 2], session, FAILS_ONCE, **KEYED) for n in range(8))
+    )
+    assert len({turn.id for turn in received}) == 1
     assert len(payments.made) == 1
 
 

@@ -63,8 +63,8 @@ async def test_M3_3_an_override_holds_until_there_is_another(
     session = await world.create(node)
     asked = [None, OTHER_MODEL, None, AGENT, None]
     for number, model in enumerate(asked):
-        told = await world.ask(node, session, "hello", f"tok{number}", model=model)
-        assert told.outcome == "committed"
+        received = await world.ask(node, session, "hello", f"tok{number}", model=model)
+        assert received.outcome == "committed"
     ran = [AGENT, OTHER_MODEL, OTHER_MODEL, AGENT, AGENT]
     assert [turn.model for turn in await cluster.turns(session)] == ran
     assert [attempt.model for attempt in await cluster.attempts(session)] == ran
@@ -104,9 +104,9 @@ async def test_M3_4_a_failed_write_leaves_no_override(
     await world.ask(node, session, "hello", "tok1")
     before = await cluster.get(session)
     cluster.strike(node, point, Mode.RAISE, always=True)
-    told = await world.ask(node, session, "two", "tok2", model=OTHER_MODEL)
+    received = await world.ask(node, session, "two", "tok2", model=OTHER_MODEL)
     cluster.heal(node)
-    assert told.code == StoreUnavailable.code
+    assert received.code == StoreUnavailable.code
     after = await cluster.get(session)
     assert (after.model, after.head, after.attempt) == (None, before.head, None)
     await world.ask(node, session, "again", "tok3")

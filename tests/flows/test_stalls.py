@@ -128,9 +128,9 @@ async def test_a_cancel_on_another_node_reaches_the_run_through_the_thread(clust
         running_turn = await cluster.submit(node, session, "!tool gate {}")
         await gate.until_reached()
         with rival_of(cluster).sweeping() as rival:
-            told = await rival.do(lambda app: app.turns.cancel(DEFAULT_TENANT, session))
+            received = await rival.do(lambda app: app.turns.cancel(DEFAULT_TENANT, session))
         outcome = await cluster.outcome(node, running_turn)
-    assert (told.status, outcome.status) == (AttemptStatus.CANCELLED, AttemptStatus.CANCELLED)
+    assert (received.status, outcome.status) == (AttemptStatus.CANCELLED, AttemptStatus.CANCELLED)
 
 
 @pytest.mark.parametrize("where", ["postgres"], indirect=True)

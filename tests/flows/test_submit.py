@@ -49,7 +49,7 @@ async def overtaking(cluster: Cluster, node: Lastgood, times: int) -> list[int]:
     return overtaken
 
 
-async def test_a_submission_that_is_overtaken_selects_its_input_anew(
+async def test_a_submission_that_is_overtaken_selects_its_input_again(
     cluster: Cluster, node: Lastgood
 ) -> None:
     await cluster.outcome(node, await node.submitter.submit(submission("first")))

@@ -195,8 +195,8 @@ async def test_output_of_a_sub_agent_has_its_name(cluster: Cluster) -> None:
     session = await cluster.session(node, "team")
     await cluster.good(node, session, task("helper", "!say inner words", "!say outer words"))
     events = await cluster.backend.store.read_events(DEFAULT_TENANT, session, after=0)
-    told = [event.data for event in events if event.kind is EventKind.TEXT_STREAMED]
-    assert told == [TextStreamed("inner words", agent="helper"), TextStreamed("outer words")]
+    received = [event.data for event in events if event.kind is EventKind.TEXT_STREAMED]
+    assert received == [TextStreamed("inner words", agent="helper"), TextStreamed("outer words")]
 
 
 async def test_I33_after_a_crash_a_task_resumes_where_it_was(cluster: Cluster) -> None:
@@ -217,11 +217,11 @@ async def test_I33_after_a_crash_a_task_resumes_where_it_was(cluster: Cluster) -
         await died.wait()
     await cluster.kill(dead, lease_ends=True)
     await serve(cluster, name="next")
-    await cluster.until_told(session, EventKind.TURN_COMMITTED)
+    await cluster.until_received(session, EventKind.TURN_COMMITTED)
     (turn,) = await cluster.turns(session)
     assert results(turn) == ["inner"]
     assert [line["text"] for line in cluster.world.ledger] == ["a", "b"]
     steps = await cluster.backend.store.read_steps(DEFAULT_TENANT, turn.attempt)
-    told = [step.message.content for step in steps if step.within and step.kind is StepKind.TOOL]
-    assert told[0] == "noted a"
-    assert "unknown" in told[1]
+    received = [step.message.content for step in steps if step.within and step.kind is StepKind.TOOL]
+    assert received[0] == "noted a"
+    assert "unknown" in received[1]

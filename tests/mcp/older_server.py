@@ -20,9 +20,9 @@ def result(message: dict[str, Any]) -> dict[str, Any]:
             schema = {"type": "object", "properties": {"sure": {"type": "boolean"}}}
             asked = {"message": "Sure?", "requestedSchema": schema}
             send({"id": "ask-1", "method": "elicitation/create", "params": asked})
-            while (heard := json.loads(sys.stdin.readline())).get("id") != "ask-1":
+            while (received := json.loads(sys.stdin.readline())).get("id") != "ask-1":
                 pass
-            return {"content": [{"type": "text", "text": json.dumps(heard)}]}
+            return {"content": [{"type": "text", "text": json.dumps(received)}]}
         case _:
             raise NotImplementedError
 

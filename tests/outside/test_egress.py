@@ -134,7 +134,7 @@ async def test_one_address_that_is_not_public_refuses_the_host(addresses: list[s
         "https://agents.example.com:{port}/a\r\nX: y",
     ],
 )
-async def test_what_could_be_read_in_more_than_one_way_is_not_asked_for(url: str, secure: Website) -> None:
+async def test_what_could_be_read_in_more_than_one_way_is_not_requested(url: str, secure: Website) -> None:
     secure.leads("/onward", url.format(port=secure.port).replace("\r\n", "\t"))
     for asked in (url.format(port=secure.port), secure.url("/onward", "agents.example.com")):
         with pytest.raises(EgressRefused):

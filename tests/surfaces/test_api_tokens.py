@@ -42,10 +42,10 @@ async def test_a_stream_ends_when_its_token_is_revoked(
     (watcher,) = [token for token in await tokens.list() if token.name == "watcher"]
     await tokens.revoke(watcher.id)
     await inside.turn(session, "not for you", "owner")
-    told = await stream.end()
-    assert b"for you" in told.body
-    assert b"not for you" not in told.body
-    assert b"unauthorized" in told.body
+    received = await stream.end()
+    assert b"for you" in received.body
+    assert b"not for you" not in received.body
+    assert b"unauthorized" in received.body
 
 
 async def test_only_an_operator_opens_folders(inside: InProcessServer, tmp_path: Path) -> None:
@@ -77,8 +77,8 @@ async def test_a_summary_keeps_nothing_that_a_reset_has_hidden(inside: InProcess
     assert (beyond.status, beyond.code) == (400, "invalid_request")
     for _ in range(2):  # what an earlier summary has kept is not kept twice
         await inside.good("POST", f"{path}/summaries", {"summary": "s", "first_kept_entry": 0}, "user")
-    told = await inside.turn(session, "!remember", "user")
-    assert told["messages"][-1]["content"] == "I remember: after"
+    received = await inside.turn(session, "!remember", "user")
+    assert received["messages"][-1]["content"] == "I remember: after"
 
 
 async def test_a_cancelled_turn_is_no_server_error_for_waiters(
@@ -89,5 +89,5 @@ async def test_a_cancelled_turn_is_no_server_error_for_waiters(
     body = {"messages": [{"content": "!slow 60\n!say one two"}]}
     await inside.ask("POST", f"{path}/turns", body, "user", idempotency_key="k")
     await inside.good("POST", f"{path}/cancel", token="user")
-    told = await inside.ask("POST", f"{path}/turns", {**body, "wait": True}, "user", idempotency_key="k")
-    assert (told.status, told.code) == (409, "turn_cancelled")
+    received = await inside.ask("POST", f"{path}/turns", {**body, "wait": True}, "user", idempotency_key="k")
+    assert (received.status, received.code) == (409, "turn_cancelled")

@@ -69,11 +69,11 @@ async def test_a_stall_is_counted_measured_and_logged_with_its_request(
     await asyncio.gather(asyncio.create_task(request()), asyncio.create_task(other()))
     await until_counted(watch, 1)
     assert watch.lag_seconds > 0.5
-    (told,) = held(caplog)
-    assert told["request_ids"] == ["the-one"]
-    assert told["seconds"] > 0.5
-    assert told["cpu_seconds"] > 0.1, "it was held by code that ran"
-    assert any("hold" in line for line in told["at"])
+    (received,) = held(caplog)
+    assert received["request_ids"] == ["the-one"]
+    assert received["seconds"] > 0.5
+    assert received["cpu_seconds"] > 0.1, "it was held by code that ran"
+    assert any("hold" in line for line in received["at"])
 
 
 async def test_a_stall_in_which_nothing_ran_used_no_cpu_time(
@@ -84,9 +84,9 @@ async def test_a_stall_in_which_nothing_ran_used_no_cpu_time(
 
     asyncio.get_running_loop().call_soon(wait)
     await until_counted(watch, 1)
-    (told,) = held(caplog)
-    assert told["seconds"] > 0.5
-    assert told["cpu_seconds"] < 0.25
+    (received,) = held(caplog)
+    assert received["seconds"] > 0.5
+    assert received["cpu_seconds"] < 0.25
 
 
 async def test_what_a_request_starts_carries_its_id(

@@ -178,7 +178,7 @@ async def test_of_two_keys_with_one_name_the_last_counts() -> None:
     ],
 )
 @pytest.mark.parametrize("length", [{"content-length": "2"}, {"transfer-encoding": "chunked"}])
-async def test_only_json_that_is_not_packed_is_taken(headers: dict[str, str], length: dict[str, str]) -> None:
+async def test_only_uncompressed_json_is_accepted(headers: dict[str, str], length: dict[str, str]) -> None:
     """I37: a form of another page cannot say application/json. I40: nothing is unpacked."""
     async with app_of(*ROUTES) as app:
         given = await ask(app, "POST", "/body", length | headers, b"{}")

@@ -89,9 +89,9 @@ async def test_an_operators_deny_holds_after_message_1_is_edited(
     await deny(inside, await conversation(inside))
     await chat(inside, runs(effect), mode="reconcile")
     assert not effect.exists(), "the command ran although an admin denied it"
-    told = await inside.good("GET", f"/api/sessions/{await conversation(inside)}", token="admin")
-    assert told["permissions"]["deny"] == ["shell"]
-    assert told["messages"][0]["content"] == runs(effect)
+    received = await inside.good("GET", f"/api/sessions/{await conversation(inside)}", token="admin")
+    assert received["permissions"]["deny"] == ["shell"]
+    assert received["messages"][0]["content"] == runs(effect)
 
 
 async def test_an_operators_deny_holds_after_a_later_message_is_edited(
@@ -224,15 +224,17 @@ async def test_the_rules_of_all_setters_together_have_a_limit(inside: InProcessS
 
 async def test_an_answer_says_what_holds_and_who_set_it(inside: InProcessServer) -> None:
     session = await inside.session("session", agent="ops", permissions={"deny": ["think"]}, safety="balanced")
-    told = await deny(inside, session)
-    assert told["permissions"]["deny"] == ["shell"], "a stronger scope says what the weaker ones' rules are"
+    received = await deny(inside, session)
+    assert received["permissions"]["deny"] == ["shell"], (
+        "a stronger scope says what the weaker ones' rules are"
+    )
     body = {"permissions": {"deny": ["shell", "think"]}}
-    told = await inside.good("PATCH", f"/api/sessions/{session}/permissions", body, "session")
-    assert told["permissions"] == {"allow": [], "ask": [], "deny": ["shell", "think"]}
-    assert told["safety_policy"] == "balanced"
-    assert [(layer["set_by"], layer.get("permissions", {}).get("deny")) for layer in told["rules"]] == [
+    received = await inside.good("PATCH", f"/api/sessions/{session}/permissions", body, "session")
+    assert received["permissions"] == {"allow": [], "ask": [], "deny": ["shell", "think"]}
+    assert received["safety_policy"] == "balanced"
+    assert [(layer["set_by"], layer.get("permissions", {}).get("deny")) for layer in received["rules"]] == [
         ("admin", ["shell"]),
         ("session", ["think"]),
         ("session", None),
     ]
-    assert all(layer["token"].startswith("tok_") for layer in told["rules"])
+    assert all(layer["token"].startswith("tok_") for layer in received["rules"])

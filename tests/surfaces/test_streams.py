@@ -130,14 +130,14 @@ async def test_the_servers_end_is_the_last_frame_of_a_stream(path: str) -> None:
         assert source.closed.is_set()
     first, last = frames(given)
     assert first == "data: 1"
-    told = json.loads(last.removeprefix("data: "))
+    received = json.loads(last.removeprefix("data: "))
     if path.startswith("/v1/"):
-        assert set(told) == {"error"}
-        assert told["error"]["code"] == "shutting_down"
+        assert set(received) == {"error"}
+        assert received["error"]["code"] == "shutting_down"
     else:  # an event like any other, but for its number
-        assert (told["type"], told["code"]) == ("error", "shutting_down")
-        assert told["error"] == told["message"] == str(ShuttingDown())
-        assert told["request_id"] == seen[0].request.id
+        assert (received["type"], received["code"]) == ("error", "shutting_down")
+        assert received["error"] == received["message"] == str(ShuttingDown())
+        assert received["request_id"] == seen[0].request.id
     assert seen[0].ended is ResponseEnd.BROKEN
 
 

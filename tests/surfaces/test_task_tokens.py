@@ -149,7 +149,7 @@ async def test_a_task_token_ends_when_the_task_is_claimed_again(inside: InProces
     await complete(inside, again)
 
 
-async def test_I37_neither_token_of_a_claim_is_stored_and_neither_stands_for_the_other(
+async def test_I37_neither_token_of_a_claim_is_stored_and_neither_replaces_the_other(
     inside: InProcessServer,
 ) -> None:
     run = await claimed(inside)

@@ -43,8 +43,10 @@ class Worker:
 
     async def claim(self, wait: float = 0.0) -> Any:
         body = {"worker_id": "laptop", "epoch": self.epoch, "runtime_ids": [self.runtime], "max_tasks": 1}
-        told = await self.inside.good("POST", "/api/worker/claim", {**body, "wait_seconds": wait}, "laptop")
-        return told["tasks"][0] if told["tasks"] else None
+        received = await self.inside.good(
+            "POST", "/api/worker/claim", {**body, "wait_seconds": wait}, "laptop"
+        )
+        return received["tasks"][0] if received["tasks"] else None
 
     async def report(self, claim: Any, name: str, **fields: Any) -> Any:
         path = f"/api/worker/tasks/{claim['task']['id']}/{name}"
@@ -136,7 +138,7 @@ async def test_watchers_see_a_remote_run_like_a_local_one(inside: InProcessServe
     assert frames[6]["content"] == "fixed"
 
 
-async def test_a_report_with_invalid_text_is_mended_and_not_refused(
+async def test_a_report_with_invalid_text_is_made_valid_and_accepted(
     inside: InProcessServer, worker: Worker
 ) -> None:
     """Or it would stay in its worker's outbox for ever."""
@@ -254,14 +256,14 @@ async def test_a_question_is_answered_over_http(inside: InProcessServer, worker:
     queued = await inside.good("POST", "/api/tasks", task(worker), "ann")
     claim = await worker.claim()
     asked = {"id": "q/1", "tool": "Bash", "input": {"command": "rm"}, "title": "Run rm?"}
-    told = await worker.report(claim, "ask", question=asked)
-    assert told == {"question": {"id": "q/1", "status": "pending"}}
+    received = await worker.report(claim, "ask", question=asked)
+    assert received == {"question": {"id": "q/1", "status": "pending"}}
     path = f"/api/tasks/{queued['id']}/questions"
     (pending,) = await inside.good("GET", path, token="ann")
     assert pending["question"]["title"] == "Run rm?"
     await inside.good("POST", f"{path}/q%2F1", {"allowed": False, "reason": "no"}, "ann")
-    told = await worker.report(claim, "ask", question=asked)
-    assert told["question"]["answer"] == {"allowed": False, "reason": "no"}
+    received = await worker.report(claim, "ask", question=asked)
+    assert received["question"]["answer"] == {"allowed": False, "reason": "no"}
     other = {**asked, "input": {"command": "ls"}}
     body = {"claim_token": claim["claim_token"], "question": other}
     report = f"/api/worker/tasks/{queued['id']}/ask"

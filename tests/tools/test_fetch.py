@@ -61,7 +61,7 @@ HTML = {"Content-Type": "text/html; charset=utf-8"}
         (None, "# Hello\n\nto [you]({you})"),
     ],
 )
-async def test_a_page_comes_in_the_format_asked_for(
+async def test_a_page_comes_in_the_format_requested(
     site: Website, kit: Kit, format_: str | None, body: str
 ) -> None:
     site.says("/", "<h1>Hello</h1>to <a href='/you'>you</a>", headers=HTML)
@@ -112,7 +112,7 @@ async def test_several_pages_come_each_with_its_own_fate(site: Website, kit: Kit
      "http://www.example.com/", "https://internal.example.com/", "https://0.0.0.0/", "https://10.0.0.1/",
      "file:///etc/passwd", "https://user:pass@www.example.com/", ""],
 )  # fmt: skip
-async def test_I39_what_is_not_public_is_not_asked_for(kit: Kit, url: str) -> None:
+async def test_I39_what_is_not_public_is_not_requested(kit: Kit, url: str) -> None:
     assert "Error fetching" in await kit.fails("fetch", urls=[url])
 
 
@@ -174,7 +174,7 @@ async def test_a_host_that_does_not_answer_is_not_waited_for(site: Website, kit:
 # --- what a site wants -----------------------------------------------------------------------------------
 
 
-async def test_robots_txt_is_obeyed_and_asked_for_once(site: Website, kit: Kit) -> None:
+async def test_robots_txt_is_obeyed_and_requested_once(site: Website, kit: Kit) -> None:
     site.says("/robots.txt", "User-agent: *\nDisallow: /private\n")
     site.says("/open", "yes", headers={"Content-Type": "text/plain"})
     urls = [at(site, path) for path in ("/private/a", "/open", "/private/b")]

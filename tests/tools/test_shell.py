@@ -115,7 +115,7 @@ async def test_output_that_is_no_text_comes_as_far_as_it_is(kit: Kit) -> None:
 async def test_a_character_that_arrives_in_two_pieces_is_one(kit: Kit, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "go")
     running = asyncio.create_task(kit("shell", cmd=r"printf 'a\342\202'; read _ <go; printf '\254b'"))
-    await kit.heard.wait()
+    await kit.received.wait()
     await asyncio.to_thread((tmp_path / "go").write_text, "\n")
     assert await running == "a€b"
     assert kit.said == ["a", "€b"]
@@ -191,7 +191,7 @@ async def test_I41_a_key_that_a_command_says_is_hidden_in_what_is_shown_and_kept
     # In two pieces, with time enough for the first one to be shown.
     command = 'echo "<$T>"; printf "before %s" "${T%???}"; read _ <go; printf "%s after" "${T#"${T%???}"}"'
     running = asyncio.create_task(kit("shell", cmd=command))
-    await kit.heard.wait()
+    await kit.received.wait()
     await asyncio.to_thread((tmp_path / "go").write_text, "\n")
     assert await running == "<[TOKEN]>\nbefore [TOKEN] after"
     assert "".join(kit.said) == "<[TOKEN]>\nbefore [TOKEN] after"

@@ -43,7 +43,7 @@ class Kit:
         self.messages: tuple[Message, ...] = ()
         self.notes: Notes | None = None
         self.said: list[str] = []
-        self.heard = asyncio.Event()  # something was said
+        self.received = asyncio.Event()  # something was said
 
     async def __call__(self, name: str, /, **arguments: Any) -> str:
         return await self.tools[name].run(self.use(arguments))
@@ -58,13 +58,13 @@ class Kit:
             attempt_number=3,
             working_dir=self.root,
             messages=self.messages,
-            say=self._hear,
+            say=self._receive,
             notes=self.notes,
         )
 
-    def _hear(self, text: str) -> None:
+    def _receive(self, text: str) -> None:
         self.said.append(text)
-        self.heard.set()
+        self.received.set()
 
     async def fails(self, name: str, /, **arguments: Any) -> str:
         """What the model is told when it does not work."""

@@ -28,7 +28,7 @@ HELLO = (user("hello"),)
 
 
 @dataclass(frozen=True)
-class Heard:
+class Received:
     chunks: list[Chunk]
     answer: ModelAnswer
 
@@ -41,9 +41,9 @@ class Heard:
         return "".join(chunk.text for chunk in self.chunks if chunk.kind is ChunkKind.REASONING)
 
 
-async def listen(provider: Provider, call: ModelCall, chunks: list[Chunk] | None = None) -> Heard:
+async def listen(provider: Provider, call: ModelCall, chunks: list[Chunk] | None = None) -> Received:
     """Everything up to the answer, which comes once and last."""
-    heard = [] if chunks is None else chunks
+    received = [] if chunks is None else chunks
     answers: list[ModelAnswer] = []
     async with aclosing(provider.stream(call)) as parts:
         async for part in parts:
@@ -51,9 +51,9 @@ async def listen(provider: Provider, call: ModelCall, chunks: list[Chunk] | None
             if isinstance(part, ModelAnswer):
                 answers.append(part)
             else:
-                heard.append(part)
+                received.append(part)
     (answer,) = answers
-    return Heard(heard, answer)
+    return Received(received, answer)
 
 
 class Speaker:
@@ -75,7 +75,7 @@ class Speaker:
         output: StructuredOutput | None = None,
         options: CallOptions | None = None,
         spec: ModelSpec | None = None,
-    ) -> Heard:
+    ) -> Received:
         raise NotImplementedError
 
 
@@ -99,19 +99,19 @@ class Wired(Speaker):
         output: StructuredOutput | None = None,
         options: CallOptions | None = None,
         spec: ModelSpec | None = None,
-    ) -> Heard:
+    ) -> Received:
         self.server.say(self.dialect.reply(says))
         spec = spec or self.spec
         call = ModelCall(spec, tuple(messages), tuple(tools), output, options or CallOptions())
         return await listen(self.table.find(spec), call)
 
-    async def hear(
+    async def receive(
         self,
         reply: Reply,
         messages: Sequence[Message] = HELLO,
         chunks: list[Chunk] | None = None,
         spec: ModelSpec | None = None,
-    ) -> Heard:
+    ) -> Received:
         """What becomes of a reply, byte for byte."""
         self.server.say(reply)
         spec = spec or self.spec
@@ -141,7 +141,7 @@ class Offline(Speaker):
         output: StructuredOutput | None = None,
         options: CallOptions | None = None,
         spec: ModelSpec | None = None,
-    ) -> Heard:
+    ) -> Received:
         lines = [f"!say-json {json.dumps(''.join(says.text))}"] if says.text else ["!empty"]
         if says.thinks:
             lines.append("!think " + "".join(says.thinks))

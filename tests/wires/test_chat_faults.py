@@ -65,17 +65,17 @@ async def test_a_stream_cut_at_any_byte_is_an_answer_only_if_nothing_of_it_is_mi
 ) -> None:
     whole = Chat().reply(RECORDED)
     body = b"".join(piece for piece in whole.pieces if isinstance(piece, bytes))
-    expected = (await chat.hear(whole)).answer.message
+    expected = (await chat.receive(whole)).answer.message
     # Where the server's framing cannot tell a cut from an end, the reason to end is the end.
     last = b"data: [DONE]" if framing is Framing.CHUNKED else b'"finish_reason": "tool_calls"}]}'
     enough = body.index(last) + len(last)
     answered = []
     for offset in range(len(body) + 1):
         try:
-            heard = await chat.hear(whole.cut_at(offset, framing))
+            received = await chat.receive(whole.cut_at(offset, framing))
         except (ModelUnreachable, ModelGarbled):
             continue
-        assert heard.answer.message == expected
+        assert received.answer.message == expected
         answered.append(offset)
     assert min(answered) >= enough, "half an answer was taken for a whole one"
     assert max(answered) == len(body)
@@ -86,14 +86,14 @@ async def test_half_a_chunk_is_no_answer(chat: Wired) -> None:
     half = [*whole.pieces[:2], b'data: {"choices": [{"delta": {"conte']
     for end in (End.CLEAN, End.CUT, End.RESET):
         with pytest.raises(ModelUnreachable):
-            await chat.hear(Reply(half, end=end))
+            await chat.receive(Reply(half, end=end))
 
 
 async def test_less_than_was_announced_is_no_answer(chat: Wired) -> None:
     body = json.dumps({"choices": [{"message": {"content": "Hi."}, "finish_reason": "stop"}]}).encode()
     headers = {"Content-Type": "application/json", "Content-Length": str(len(body) + 1)}
     with pytest.raises(ModelUnreachable):
-        await chat.hear(Reply([body], headers=headers, framing=Framing.CLOSE))
+        await chat.receive(Reply([body], headers=headers, framing=Framing.CLOSE))
 
 
 # -- time ------------------------------------------------------------------------------
@@ -102,7 +102,7 @@ async def test_less_than_was_announced_is_no_answer(chat: Wired) -> None:
 async def test_silence_before_the_first_byte_ends() -> None:
     async with wired_to("chat", quick()) as chat:
         with pytest.raises(ModelUnreachable, match=r"sent no data for 0\.15 seconds"):
-            await chat.hear(Reply([], end=End.HANG))
+            await chat.receive(Reply([], end=End.HANG))
 
 
 async def test_silence_in_the_middle_ends() -> None:
@@ -110,7 +110,7 @@ async def test_silence_in_the_middle_ends() -> None:
         chunks: list[Chunk] = []
         pieces = Chat().reply(Says(("one ", "two"))).pieces[:2]
         with pytest.raises(ModelUnreachable, match="sent no data"):
-            await chat.hear(Reply(pieces, end=End.HANG), chunks=chunks)
+            await chat.receive(Reply(pieces, end=End.HANG), chunks=chunks)
         assert chunks == [Chunk("one ")]
         await asyncio.wait_for(chat.server.left.wait(), 5)
 
@@ -124,7 +124,7 @@ async def test_a_slow_drip_is_not_silence() -> None:
             await asyncio.sleep(0.1)  # real time: two pauses are longer than the limit of one
 
         drips: list[Piece] = [body[:third], wait, body[third : 2 * third], wait, body[2 * third :]]
-        assert (await chat.hear(Reply(drips))).answer.message.content == "drip"
+        assert (await chat.receive(Reply(drips))).answer.message.content == "drip"
 
 
 async def test_no_connection_is_waited_for_for_ever() -> None:
@@ -198,7 +198,7 @@ async def test_a_redirect_is_not_followed(chat: Wired, status: int) -> None:
     async with Server(Chat().reply(Says(("From elsewhere.",)))) as elsewhere:
         headers = {"Location": elsewhere.url, "Content-Type": "text/html"}
         with pytest.raises(ModelError, match="redirect"):
-            await chat.hear(Reply([b"moved"], status, headers, Framing.LENGTH))
+            await chat.receive(Reply([b"moved"], status, headers, Framing.LENGTH))
         assert elsewhere.asked == 0
 
 
@@ -206,16 +206,16 @@ async def test_the_environment_names_no_proxy(chat: Wired, monkeypatch: pytest.M
     async with Server(Chat().reply(Says(("From the proxy.",)))) as proxy:
         for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
             monkeypatch.setenv(name, proxy.url)
-        heard = await chat.ask(Says(("From the server.",)))
-        assert heard.answer.message.content == "From the server."
+        received = await chat.ask(Says(("From the server.",)))
+        assert received.answer.message.content == "From the server."
         assert proxy.asked == 0
 
 
-async def test_nothing_is_unpacked(chat: Wired) -> None:
+async def test_responses_are_not_decompressed(chat: Wired) -> None:
     whole = b"".join(piece for piece in Chat().reply(Says(("Hi.",))).pieces if isinstance(piece, bytes))
     headers = {"Content-Type": "text/event-stream", "Content-Encoding": "gzip"}
     with pytest.raises(ModelGarbled):
-        await chat.hear(Reply([gzip.compress(whole)], headers=headers))
+        await chat.receive(Reply([gzip.compress(whole)], headers=headers))
     assert chat.server.requests[-1].headers["accept-encoding"] == "identity"
 
 
@@ -272,7 +272,7 @@ async def test_I40_a_hundred_megabytes_do_not_fill_the_memory(
 async def test_I40_of_a_long_refusal_only_the_beginning_is_read(chat: Wired) -> None:
     page = Reply([b" " * 65536] * 1600, 500, PLAIN)
     with pytest.raises(ModelOverloaded):
-        await chat.hear(page)
+        await chat.receive(page)
     await asyncio.wait_for(chat.server.left.wait(), 5)
     assert chat.server.sent < 16 * MIB
 
@@ -336,8 +336,8 @@ async def test_leaving_a_stream_closes_the_connection(chat: Wired) -> None:
 
 
 async def test_a_server_that_does_not_hang_up_delays_no_answer(chat: Wired) -> None:
-    heard = await asyncio.wait_for(chat.hear(replace(Chat().reply(Says(("Hi.",))), end=End.HANG)), 2)
-    assert heard.answer.message.content == "Hi."
+    received = await asyncio.wait_for(chat.receive(replace(Chat().reply(Says(("Hi.",))), end=End.HANG)), 2)
+    assert received.answer.message.content == "Hi."
     await chat.ask(Says(("Hi.",)))
     assert chat.server.connections == 2
 
@@ -348,7 +348,7 @@ async def test_an_end_that_comes_a_moment_later_costs_no_connection(chat: Wired)
 
     late = Reply([*Chat().reply(Says(("Hi.",))).pieces, moment])
     for _ in range(2):
-        await chat.hear(late)
+        await chat.receive(late)
     assert chat.server.connections == 1
 
 
@@ -363,8 +363,8 @@ async def test_calls_side_by_side_have_connections_of_their_own(chat: Wired) -> 
     whole = Chat().reply(Says(tuple(f"{n} " for n in range(50))))
     chat.server.say(Reply([*whole.pieces[:5], all_there, *whole.pieces[5:]]))
     provider, call = chat.table.find(chat.spec), ModelCall(chat.spec, HELLO)
-    heard = await asyncio.wait_for(asyncio.gather(*(listen(provider, call) for _ in range(120))), 20)
-    assert {one.answer.message.content for one in heard} == {"".join(f"{n} " for n in range(50))}
+    received = await asyncio.wait_for(asyncio.gather(*(listen(provider, call) for _ in range(120))), 20)
+    assert {one.answer.message.content for one in received} == {"".join(f"{n} " for n in range(50))}
     assert chat.server.connections == 120
 
 
@@ -378,7 +378,7 @@ async def test_after_closing_it_can_be_asked_again(chat: Wired) -> None:
 # -- what is asked -------------------------------------------------------------------------
 
 
-async def test_a_stream_with_its_usage_is_asked_for(chat: Wired) -> None:
+async def test_a_stream_with_its_usage_is_requested(chat: Wired) -> None:
     await chat.ask(Says(("Hi.",)))
     body = chat.server.requests[-1].body
     assert (body["stream"], body["stream_options"]) == (True, {"include_usage": True})
@@ -492,7 +492,7 @@ async def test_what_cannot_be_json_is_refused(chat: Wired) -> None:
 )
 async def test_the_providers_message_is_found(chat: Wired, body: Any, words: str) -> None:
     with pytest.raises(ModelError, match=words):
-        await chat.hear(as_json(body, 400))
+        await chat.receive(as_json(body, 400))
 
 
 @pytest.mark.parametrize(
@@ -500,12 +500,12 @@ async def test_the_providers_message_is_found(chat: Wired, body: Any, words: str
 )
 async def test_an_empty_refusal_is_still_a_refusal(chat: Wired, body: bytes) -> None:
     with pytest.raises(ProviderRateLimited):
-        await chat.hear(Reply([body], 429, PLAIN, Framing.LENGTH))
+        await chat.receive(Reply([body], 429, PLAIN, Framing.LENGTH))
 
 
 async def test_long_words_are_cut(chat: Wired) -> None:
     with pytest.raises(ModelError) as raised:
-        await chat.hear(Chat().error(400, "x", "blah " * 10_000))
+        await chat.receive(Chat().error(400, "x", "blah " * 10_000))
     assert len(str(raised.value)) < 500
 
 
@@ -527,13 +527,13 @@ async def test_when_to_come_back_is_read(
     chat: Wired, headers: dict[str, str], expected: float | None
 ) -> None:
     with pytest.raises(ProviderRateLimited) as raised:
-        await chat.hear(Chat().error(429, "x", "slow", **headers))
+        await chat.receive(Chat().error(429, "x", "slow", **headers))
     assert raised.value.retry_after == expected
 
 
 async def test_a_refused_call_leaves_the_next_one_alone(chat: Wired) -> None:
     with pytest.raises(ContextOverflow):
-        await chat.hear(Chat().error(400, "context_length_exceeded", "too long"))
+        await chat.receive(Chat().error(400, "context_length_exceeded", "too long"))
     assert (await chat.ask(Says(("Hi.",)))).answer == ModelAnswer(assistant("Hi."), Usage(12, 7))
 
 

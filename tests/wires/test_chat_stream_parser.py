@@ -398,7 +398,7 @@ def test_nonsense_is_no_answer(nonsense: bytes, feed: Feed) -> None:
         read(nonsense, feed)
 
 
-def test_nonsense_among_words_is_no_answer() -> None:
+def test_garbage_between_chunks_is_no_answer() -> None:
     head = events({"content": "a"}).removesuffix(DONE)
     for nonsense in NONSENSE[:12]:
         with pytest.raises(ModelError):

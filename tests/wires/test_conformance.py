@@ -66,31 +66,31 @@ CITY = StructuredOutput(
 
 
 async def test_a_plain_answer_is_what_was_said(speaker: Speaker) -> None:
-    heard = await speaker.ask(Says(("Hello ", "there.")))
-    assert heard.answer.message == Message(Role.ASSISTANT, "Hello there.")
-    assert not heard.answer.cut_short
+    received = await speaker.ask(Says(("Hello ", "there.")))
+    assert received.answer.message == Message(Role.ASSISTANT, "Hello there.")
+    assert not received.answer.cut_short
 
 
 async def test_what_is_streamed_adds_up_to_the_answer(speaker: Speaker) -> None:
-    heard = await speaker.ask(Says(tuple(f"word{n} " for n in range(50))))
-    assert len(heard.chunks) > 10
-    assert heard.text == heard.answer.message.content == "".join(f"word{n} " for n in range(50))
+    received = await speaker.ask(Says(tuple(f"word{n} " for n in range(50))))
+    assert len(received.chunks) > 10
+    assert received.text == received.answer.message.content == "".join(f"word{n} " for n in range(50))
 
 
 @pytest.mark.parametrize(
     "text", ["été", "日本語", "👩‍👩‍👧 ok", "a\u2028b\u0085c", "\x00 and \x1f", "\r\n\r\n"]
 )
 async def test_any_text_comes_through(speaker: Speaker, text: str) -> None:
-    heard = await speaker.ask(Says((text, "!")))
-    assert heard.answer.message.content == text + "!"
+    received = await speaker.ask(Says((text, "!")))
+    assert received.answer.message.content == text + "!"
 
 
 async def test_a_tool_call_has_its_name_and_arguments(speaker: Speaker) -> None:
-    heard = await speaker.ask(Says(calls=(("c1", "weather", {"city": "Zürich"}),)), tools=[WEATHER])
-    (call,) = heard.answer.message.tool_calls
+    received = await speaker.ask(Says(calls=(("c1", "weather", {"city": "Zürich"}),)), tools=[WEATHER])
+    (call,) = received.answer.message.tool_calls
     assert (call.name, json.loads(call.arguments)) == ("weather", {"city": "Zürich"})
     assert call.id == "c1" or isinstance(speaker, Offline)
-    assert heard.chunks == []
+    assert received.chunks == []
 
 
 async def test_parallel_calls_come_in_order_with_ids_of_their_own(speaker: Speaker) -> None:
@@ -101,17 +101,17 @@ async def test_parallel_calls_come_in_order_with_ids_of_their_own(speaker: Speak
 
 
 async def test_thoughts_are_streamed_apart_from_the_answer(speaker: Speaker) -> None:
-    heard = await speaker.ask(Says(("Yes.",), ("Let me ", "see."), "signed"))
-    assert (heard.thoughts, heard.text) == ("Let me see.", "Yes.")
-    reasoning = heard.answer.message.reasoning
+    received = await speaker.ask(Says(("Yes.",), ("Let me ", "see."), "signed"))
+    assert (received.thoughts, received.text) == ("Let me see.", "Yes.")
+    reasoning = received.answer.message.reasoning
     assert reasoning is not None
     assert (reasoning.text, reasoning.model) == ("Let me see.", speaker.spec.ref)
 
 
 async def test_no_output_is_an_empty_answer(speaker: Speaker) -> None:
-    heard = await speaker.ask(Says())
-    assert heard.chunks == []
-    assert heard.answer.message == Message(Role.ASSISTANT, "")
+    received = await speaker.ask(Says())
+    assert received.chunks == []
+    assert received.answer.message == Message(Role.ASSISTANT, "")
 
 
 async def test_usage_is_counted(speaker: Speaker) -> None:
@@ -129,9 +129,9 @@ async def test_usage_has_its_price(wired: Wired) -> None:
 
 
 async def test_an_answer_that_ran_into_the_limit_says_so(wired: Wired) -> None:
-    heard = await wired.ask(Says(("As I was say",), too_long=True))
-    assert heard.answer.cut_short
-    assert heard.answer.message.content == "As I was say"
+    received = await wired.ask(Says(("As I was say",), too_long=True))
+    assert received.answer.cut_short
+    assert received.answer.message.content == "As I was say"
 
 
 # -- what is asked ---------------------------------------------------------------
@@ -204,11 +204,11 @@ async def test_a_file_is_sent(wired: Wired) -> None:
     assert data in json.dumps(wired.server.requests[-1].body)
 
 
-async def test_a_wanted_shape_is_asked_for(wired: Wired) -> None:
-    heard = await wired.ask(Says(('{"name":', '"Bern"}')), output=CITY)
+async def test_a_wanted_shape_is_requested(wired: Wired) -> None:
+    received = await wired.ask(Says(('{"name":', '"Bern"}')), output=CITY)
     assert wired.seen.schema is not None
     assert wired.seen.schema["properties"] == {"name": {"type": "string"}}
-    assert json.loads(heard.answer.message.content) == {"name": "Bern"}
+    assert json.loads(received.answer.message.content) == {"name": "Bern"}
 
 
 async def test_a_shape_that_the_request_asks_for_wins(wired: Wired) -> None:
@@ -221,17 +221,17 @@ async def test_a_shape_that_the_request_asks_for_wins(wired: Wired) -> None:
     assert wired.seen.schema["properties"] == {"town": {"type": "string"}}
 
 
-async def test_any_json_can_be_asked_for(wired: Wired) -> None:
+async def test_any_json_can_be_requested(wired: Wired) -> None:
     asked = CallOptions(response_format={"type": "json_object"})
-    heard = await wired.ask(Says(('{"a": 1}',)), options=asked)
-    assert json.loads(heard.answer.message.content) == {"a": 1}
+    received = await wired.ask(Says(('{"a": 1}',)), options=asked)
+    assert json.loads(received.answer.message.content) == {"a": 1}
     assert "json" in json.dumps(wired.server.requests[-1].body).lower()
 
 
 @pytest.mark.parametrize(
     "choice", ["required", "none", {"type": "function", "function": {"name": "weather"}}]
 )
-async def test_which_tool_to_call_can_be_asked_for(wired: Wired, choice: Any) -> None:
+async def test_which_tool_to_call_can_be_requested(wired: Wired, choice: Any) -> None:
     await wired.ask(Says(("Hi.",)), tools=[WEATHER], options=CallOptions(tool_choice=choice))
     with_choice = wired.server.requests[-1].body
     await wired.ask(Says(("Hi.",)), tools=[WEATHER])
@@ -349,7 +349,7 @@ ERRORS: dict[str, list[tuple[int, str, str, type[ModelError]]]] = {
 async def test_each_refusal_has_its_kind(wired: Wired) -> None:
     for status, kind, message, expected in ERRORS[wired.name]:
         with pytest.raises(ModelError) as raised:
-            await wired.hear(wired.dialect.error(status, kind, message))
+            await wired.receive(wired.dialect.error(status, kind, message))
         assert type(raised.value) is expected, (status, kind, message, raised.value)
         text = str(raised.value)
         assert message.rstrip(".") in text
@@ -362,7 +362,7 @@ async def test_retry_after_is_reported(wired: Wired) -> None:
     kind = {"chat": "rate_limit", "anthropic": "rate_limit_error", "google": "RESOURCE_EXHAUSTED"}
     reply = wired.dialect.error(429, kind.get(wired.name, "ThrottlingException"), "slow", retry_after="7")
     with pytest.raises(ProviderRateLimited) as raised:
-        await wired.hear(reply)
+        await wired.receive(reply)
     assert raised.value.retry_after == 7.0
 
 
@@ -387,14 +387,14 @@ async def test_a_stream_that_breaks_off_is_no_answer(wired: Wired, end: End) -> 
     whole = wired.dialect.reply(Says(("one ", "two ", "three")))
     half = Reply(whole.pieces[: len(whole.pieces) // 2], headers=whole.headers, end=end)
     with pytest.raises(ModelError):
-        await wired.hear(half)
+        await wired.receive(half)
 
 
 async def test_a_stream_that_ends_politely_in_the_middle_is_no_answer(wired: Wired) -> None:
     whole = wired.dialect.reply(Says(("one ", "two ", "three")))
     half = Reply(whole.pieces[: len(whole.pieces) // 2], headers=whole.headers)
     with pytest.raises(ModelError):
-        await wired.hear(half)
+        await wired.receive(half)
 
 
 GARBAGE = [
@@ -412,13 +412,13 @@ async def test_garbage_is_no_answer(wired: Wired) -> None:
     for garbage in GARBAGE:
         for framing in Framing:
             with pytest.raises(ModelError):
-                await wired.hear(Reply([garbage], headers={"Content-Type": "text/html"}, framing=framing))
+                await wired.receive(Reply([garbage], headers={"Content-Type": "text/html"}, framing=framing))
 
 
 async def test_an_error_page_says_nothing_of_itself(wired: Wired) -> None:
     page = Reply([b"<html>hello from the proxy</html>"], 502, {"Content-Type": "text/html"}, Framing.LENGTH)
     with pytest.raises(ModelOverloaded) as raised:
-        await wired.hear(page)
+        await wired.receive(page)
     assert "hello" not in str(raised.value)
 
 

@@ -35,11 +35,11 @@ QUICK = ChatLimits(connect_seconds=2.0, idle_seconds=0.2)
 async def test_silence_ends(name: str) -> None:
     async with wired_to(name, QUICK) as wired:
         with pytest.raises(ModelUnreachable):
-            await wired.hear(Reply([], end=End.HANG))
+            await wired.receive(Reply([], end=End.HANG))
         chunks: list[Chunk] = []
         whole = wired.dialect.reply(Says(("one ", "two ", "three")))
         with pytest.raises(ModelUnreachable):
-            await wired.hear(Reply(whole.pieces[:-3], headers=whole.headers, end=End.HANG), chunks=chunks)
+            await wired.receive(Reply(whole.pieces[:-3], headers=whole.headers, end=End.HANG), chunks=chunks)
         assert chunks
         assert wired.server.asked == 2, "an SDK asked again by itself"
 
@@ -50,7 +50,7 @@ async def test_I40_what_is_too_much_is_not_kept(name: str, head: bytes) -> None:
     limits = ChatLimits(reading=ParserLimits(answer_bytes=MIB))
     async with wired_to(name, limits) as wired:
         with pytest.raises(ModelGarbled):
-            await wired.hear(Reply([head, *[b"x" * 65536] * 1600]))
+            await wired.receive(Reply([head, *[b"x" * 65536] * 1600]))
         await asyncio.wait_for(wired.server.left.wait(), 5)
         assert wired.server.sent < 16 * MIB
 
@@ -70,7 +70,7 @@ async def test_a_cancelled_call_closes_its_connection(name: str) -> None:
     async with wired_to(name) as wired:
         await wired.ask(Says(("warm",)))
         wired.server.say(Reply([], end=End.HANG))
-        asked = asyncio.create_task(wired.hear(Reply([], end=End.HANG)))
+        asked = asyncio.create_task(wired.receive(Reply([], end=End.HANG)))
         await eventually(lambda: wired.server.asked == 2)
         asked.cancel()
         await asyncio.gather(asked, return_exceptions=True)
@@ -95,7 +95,7 @@ async def test_an_error_in_the_stream_has_its_kind(error: dict[str, str], kind: 
         )
         chunks: list[Chunk] = []
         with pytest.raises(ModelError) as raised:
-            await wired.hear(Reply([*whole.pieces[:4], event.encode()]), chunks=chunks)
+            await wired.receive(Reply([*whole.pieces[:4], event.encode()]), chunks=chunks)
         assert type(raised.value) is kind
         assert chunks == [Chunk("one ")]
 
@@ -109,7 +109,7 @@ async def test_characters_like_line_ends_survive_a_split_packet(at: int) -> None
         )
         first = body.index("\u2028".encode())
         pieces = [body[: first + at], body[first + at :]]
-        assert (await wired.hear(Reply(pieces))).answer.message.content == text
+        assert (await wired.receive(Reply(pieces))).answer.message.content == text
 
 
 THINKING: list[tuple[str, Any, str]] = [
@@ -122,7 +122,7 @@ THINKING: list[tuple[str, Any, str]] = [
 
 
 @pytest.mark.parametrize(("name", "thinking", "expected"), THINKING)
-async def test_how_much_to_think_is_asked_for(name: str, thinking: Any, expected: str) -> None:
+async def test_how_much_to_think_is_requested(name: str, thinking: Any, expected: str) -> None:
     async with wired_to(name) as wired:
         spec = replace(wired.spec, thinking=thinking, max_tokens=9000)
         await wired.ask(Says(("Hi.",)), spec=spec)
@@ -175,5 +175,5 @@ async def test_an_invalid_image_is_rejected(url: str) -> None:
 async def test_concurrent_first_requests_share_one_client() -> None:
     async with wired_to("anthropic") as wired:
         wired.server.say(wired.dialect.reply(Says(("Hi.",))))
-        heard = await asyncio.gather(*(wired.ask(Says(("Hi.",)), (user(str(n)),)) for n in range(4)))
-        assert {one.answer.message.content for one in heard} == {"Hi."}
+        received = await asyncio.gather(*(wired.ask(Says(("Hi.",)), (user(str(n)),)) for n in range(4)))
+        assert {one.answer.message.content for one in received} == {"Hi."}

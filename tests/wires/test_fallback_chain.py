@@ -96,17 +96,17 @@ async def two() -> AsyncIterator[TwoModels]:
         yield TwoModels(first, second, table)
 
 
-def told(parts: Sequence[Any]) -> str:
+def received(parts: Sequence[Any]) -> str:
     return "".join(part.text for part in parts if isinstance(part, Chunk))
 
 
 # -- the same model again ---------------------------------------------------------------
 
 
-async def test_an_answer_is_asked_for_once(two: TwoModels) -> None:
+async def test_an_answer_is_requested_once(two: TwoModels) -> None:
     parts = await two.ask()
     assert two.asked == [1, 0]
-    assert told(parts) == "Hello."
+    assert received(parts) == "Hello."
     assert isinstance(parts[-1], ModelAnswer)
     assert two.slept == []
 
@@ -116,7 +116,7 @@ async def test_what_passes_is_tried_again(two: TwoModels, reply: Reply) -> None:
     two.say([reply, reply, OK])
     parts = await two.ask(two.models[:1])
     assert two.asked == [3, 0]
-    assert told(parts) == "Hello."
+    assert received(parts) == "Hello."
     assert two.slept == [0.5, 1.0]
     retried = [part for part in parts if isinstance(part, Retried)]
     assert [part.as_event().attempt for part in retried] == [2, 3]
@@ -152,7 +152,7 @@ async def test_what_does_not_pass_is_not_tried_again(two: TwoModels, reply: Repl
     assert two.asked == [1, 0]
 
 
-async def test_retries_are_as_many_as_were_asked_for(two: TwoModels) -> None:
+async def test_retries_are_as_many_as_were_requested(two: TwoModels) -> None:
     two.say([DOWN])
     for retries in (0, 1, 4):
         before = two.servers[0].asked
@@ -186,7 +186,7 @@ async def test_an_error_after_the_first_word_is_final_whatever_it_is(two: TwoMod
 
 async def test_an_error_before_the_first_word_in_a_stream_that_began_is_tried_again(two: TwoModels) -> None:
     two.say([Reply([*OK.pieces[:1], b'data: {"error": {"message": "oops"}}\n\n']), OK])
-    assert told(await two.ask()) == "Hello."
+    assert received(await two.ask()) == "Hello."
     assert two.asked == [2, 0]
 
 
@@ -200,7 +200,7 @@ async def test_what_does_not_pass_goes_to_the_next_model(two: TwoModels, reply: 
     two.say([reply])
     parts = await two.ask()
     assert two.asked == [1, 1]
-    assert told(parts) == "Hello."
+    assert received(parts) == "Hello."
     (fell,) = [part for part in parts if isinstance(part, FellBack)]
     assert fell.to is two.models[1]
     data = fell.as_event()
@@ -226,7 +226,7 @@ async def test_a_model_that_stays_down_goes_to_the_next_after_its_retries(two: T
 
 async def test_the_next_model_has_retries_of_its_own(two: TwoModels) -> None:
     two.say([DOWN], [DOWN, OK])
-    assert told(await two.ask()) == "Hello."
+    assert received(await two.ask()) == "Hello."
     assert two.asked == [3, 2]
 
 
@@ -239,13 +239,13 @@ async def test_a_conversation_that_is_too_long_gets_no_fallback(two: TwoModels) 
 
 async def test_a_missing_key_goes_to_the_next_model(two: TwoModels) -> None:
     models = [replace(two.models[0], token_key="NOT_SET"), two.models[1]]
-    assert told(await two.ask(models)) == "Hello."
+    assert received(await two.ask(models)) == "Hello."
     assert two.asked == [0, 1]
 
 
 async def test_an_unknown_model_falls_back_to_the_next(two: TwoModels) -> None:
     models = [ModelSpec("nobody", "m"), two.models[1]]
-    assert told(await two.ask(models)) == "Hello."
+    assert received(await two.ask(models)) == "Hello."
     with pytest.raises(ModelUnknown):
         await two.ask(models[:1])
 
@@ -298,14 +298,14 @@ async def test_a_paused_model_is_the_last_resort(two: TwoModels) -> None:
     two.say([LIMITED, OK], [OK, BAD])
     await two.ask()
     parts = await two.ask()
-    assert told(parts) == "Hello."
+    assert received(parts) == "Hello."
     assert two.asked == [2, 2]
 
 
 async def test_the_only_model_is_never_skipped(two: TwoModels) -> None:
     two.say([LIMITED, OK])
     await two.ask()
-    assert told(await two.ask(two.models[:1])) == "Hello."
+    assert received(await two.ask(two.models[:1])) == "Hello."
 
 
 # -- leaving ------------------------------------------------------------------------------------

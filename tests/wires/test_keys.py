@@ -69,7 +69,7 @@ async def test_I41_no_error_and_no_log_holds_the_key(wired: Wired, caplog: pytes
     caplog.set_level(logging.DEBUG)
     for reply in echoes(wired):
         with pytest.raises(ModelError) as raised:
-            await wired.hear(reply)
+            await wired.receive(reply)
         assert KEY not in everything_about(raised.value), reply
         assert KEY[:20] not in str(raised.value), "half a key is a key"
     await wired.ask(Says(("Hi.",)))
@@ -102,8 +102,8 @@ async def test_I41_a_file_from_a_url_is_answered_and_never_gets_the_key(
         trusted, stranger = (parse(text, trusted=one).agents["root"].models["m"] for one in (True, False))
         try:
             for model in (trusted, stranger):
-                heard = await listen(table.find(model), ModelCall(model, (user("hello"),)))
-                assert heard.text == "Hi."
+                received = await listen(table.find(model), ModelCall(model, (user("hello"),)))
+                assert received.text == "Hi."
         finally:
             await table.close()
         shown = [f"{request.path} {request.headers} {request.body}" for request in server.requests]
@@ -132,7 +132,7 @@ async def test_I41_a_key_without_its_provider_is_not_sent(wired: Wired) -> None:
 async def test_no_error_holds_the_conversation(wired: Wired) -> None:
     for reply in echoes(wired):
         with pytest.raises(ModelError) as raised:
-            await wired.hear(reply, (user(PROMPT),))
+            await wired.receive(reply, (user(PROMPT),))
         assert PROMPT not in str(raised.value)
 
 
@@ -140,7 +140,7 @@ async def test_I41_what_comes_after_a_long_refusal_holds_no_half_of_a_key(chat: 
     """The words are cut to a line; a key at the cut must not lose its second half only."""
     for at in range(280, 310):
         with pytest.raises(ModelError) as raised:
-            await chat.hear(Chat().error(400, "x", "x" * at + KEY))
+            await chat.receive(Chat().error(400, "x", "x" * at + KEY))
         assert KEY[:8] not in str(raised.value)
 
 
@@ -169,7 +169,7 @@ async def test_I41_no_limit_reveals_the_key(impatient: Wired) -> None:
         Reply([b": " + KEY.encode() + b"\n"] * 500),
     ):
         with pytest.raises(ModelError) as raised:
-            await impatient.hear(reply)
+            await impatient.receive(reply)
         assert KEY not in everything_about(raised.value)
 
 
@@ -180,7 +180,7 @@ async def test_I41_a_key_is_in_no_body(wired: Wired) -> None:
     assert KEY not in request.path
 
 
-def test_a_key_is_asked_for_by_name_only() -> None:
+def test_a_key_is_requested_by_name_only() -> None:
     secrets = Secrets({"A": "key-of-a", "OPENAI_API_KEY": "key-of-openai"})
     assert key_of(ModelSpec("openai", "m", token_key="A"), secrets) == "key-of-a"
     assert key_of(ModelSpec("openai", "m"), secrets) == "key-of-openai"

@@ -36,7 +36,7 @@ TAGS = {
 }
 
 
-def told(plain: Any, status: int = 200, **headers: str) -> Reply:
+def received(plain: Any, status: int = 200, **headers: str) -> Reply:
     """As HTTP/1.0 is answered: the end of the connection is the end of the answer."""
     return Reply([json.dumps(plain).encode()], status, headers, Framing.CLOSE)
 
@@ -70,27 +70,27 @@ async def serving(folder: Path, agent: str, ollama: str) -> AsyncIterator[Servin
 @pytest.mark.usefixtures("patient")
 async def test_the_first_model_that_can_talk_is_taken() -> None:
     async with Server() as server:
-        server.say(told(TAGS))
+        server.say(received(TAGS))
         found = await find_ollama(at(server))
         assert found == ModelSpec("ollama", "hf.co/some/qwen3:0.6b", base_url=f"{server.url}/v1")
     assert [(request.method, request.path) for request in server.requests] == [("GET", "/api/tags")]
 
 
 def _named(*names: Any) -> Reply:
-    return told({"models": [{"name": name} for name in names]})
+    return received({"models": [{"name": name} for name in names]})
 
 
 NO_OLLAMA = {
     "it has no model": _named(),
     "it has none that can talk": _named("mxbai-embed-large"),
     "its names are none": _named(None, 5, "", "a b", "\x1b[2J", "x" * 1000),
-    "it is something else": told({"hello": "world"}),
-    "it says no": told(TAGS, 404),
-    "it leads elsewhere": told(TAGS, 307, Location="http://127.0.0.1:1/api/tags"),
+    "it is something else": received({"hello": "world"}),
+    "it says no": received(TAGS, 404),
+    "it leads elsewhere": received(TAGS, 307, Location="http://127.0.0.1:1/api/tags"),
     "a page": Reply([b"<html>hello</html>"], framing=Framing.CLOSE),
-    "a list": told(["models"]),
-    "a model that is none": told({"models": ["a", None, {}]}),
-    "models that are none": told({"models": {"name": "a"}}),
+    "a list": received(["models"]),
+    "a model that is none": received({"models": ["a", None, {}]}),
+    "models that are none": received({"models": {"name": "a"}}),
     "nothing": Reply([], framing=Framing.CLOSE),
     "it breaks off": Reply([], end=End.RESET),
     "half an answer": Reply([b'{"models": [{"name": "a'], framing=Framing.CLOSE, end=End.CUT),
@@ -132,7 +132,7 @@ def test_it_is_looked_for_on_this_machine_alone() -> None:
 @pytest.mark.usefixtures("patient")
 async def test_the_default_agent_answers_from_an_ollama_that_is_found(tmp_path: Path) -> None:
     async with Server() as ollama:
-        ollama.say(told(TAGS), Chat().reply(Says(("Hi from here.",))))
+        ollama.say(received(TAGS), Chat().reply(Says(("Hi from here.",))))
         async with serving(tmp_path, "default", at(ollama)) as server:
             [line] = await offline_agents(server)
             body = {"model": "default", "messages": [{"role": "user", "content": "hello"}]}
@@ -159,7 +159,7 @@ async def test_a_configured_address_is_not_discovered(
 ) -> None:
     monkeypatch.setenv(name, value)
     async with Server() as ollama:
-        ollama.say(told(TAGS))
+        ollama.say(received(TAGS))
         async with serving(tmp_path, "default", at(ollama)) as server:
             assert server.engine.any_model.provider == name.partition("_")[0].lower()
     assert ollama.connections == 0
@@ -181,7 +181,7 @@ async def test_it_is_looked_for_only_where_an_agent_takes_any_model(
     folder.mkdir()
     (folder / "agent.yaml").write_text(text)
     async with Server() as ollama:
-        ollama.say(told(TAGS))
+        ollama.say(received(TAGS))
         async with serving(tmp_path, str(folder), at(ollama)):
             pass
     assert ollama.connections == connections

@@ -172,10 +172,10 @@ def test_every_provider_of_docker_agent_is_known() -> None:
 
 def test_every_alias_is_documented_with_its_keys() -> None:
     rows = re.findall(r"^\| `([a-z-]+)` \| (.*?) \| (.*?) \|$", MODELS.read_text(), re.MULTILINE)
-    told = {name: (tuple(re.findall(r"`([A-Z_]+)`", keys)), address) for name, keys, address in rows}
-    assert sorted(told) == sorted(ALIASES)
+    received = {name: (tuple(re.findall(r"`([A-Z_]+)`", keys)), address) for name, keys, address in rows}
+    assert sorted(received) == sorted(ALIASES)
     for name, alias in ALIASES.items():
-        keys, address = told[name]
+        keys, address = received[name]
         assert keys == alias.keys
         assert ("extra" in address.partition(";")[0]) == (alias.dialect is Dialect.DIRECT)
         if "`http" in address:

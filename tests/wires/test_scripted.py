@@ -34,18 +34,18 @@ SAYS = {
 async def test_the_limit_and_the_stops_end_an_answer(row: tuple[Any, ...]) -> None:
     prompt, most, stop, text, cut_short, tokens = row
     model = ModelSpec("builtin", "scripted", max_tokens=most)
-    heard = await listen(Scripted(), ModelCall(model, (user(prompt),), options=CallOptions(stop=stop)))
-    assert heard.text == text
-    assert (heard.answer.message.content, heard.answer.cut_short) == (text, cut_short)
-    assert heard.answer.usage.output_tokens == tokens
+    received = await listen(Scripted(), ModelCall(model, (user(prompt),), options=CallOptions(stop=stop)))
+    assert received.text == text
+    assert (received.answer.message.content, received.answer.cut_short) == (text, cut_short)
+    assert received.answer.usage.output_tokens == tokens
 
 
 async def test_a_call_of_a_tool_is_not_cut() -> None:
     model = ModelSpec("builtin", "scripted", max_tokens=1)
     prompt = user('!tool echo {"text": "a b c"}\n!say a b')
-    heard = await listen(Scripted(), ModelCall(model, (prompt,), options=CallOptions(stop=("a",))))
-    [call] = heard.answer.message.tool_calls
-    assert (call.arguments, heard.answer.cut_short) == ('{"text": "a b c"}', False)
+    received = await listen(Scripted(), ModelCall(model, (prompt,), options=CallOptions(stop=("a",))))
+    [call] = received.answer.message.tool_calls
+    assert (call.arguments, received.answer.cut_short) == ('{"text": "a b c"}', False)
 
 
 @pytest.mark.parametrize(
@@ -62,11 +62,11 @@ async def test_a_chat_completion_gets_its_finish_reason(
 ) -> None:
     body = {"model": AGENT, "messages": [{"role": "user", "content": "!say a b c d"}], **asked}
     async with open_inside(tmp_path) as inside:
-        told = await inside.good("POST", "/v1/chat/completions", body)
+        received = await inside.good("POST", "/v1/chat/completions", body)
         streamed = await inside.ask("POST", "/v1/chat/completions", body | {"stream": True})
-    [choice] = told["choices"]
+    [choice] = received["choices"]
     assert (choice["message"]["content"], choice["finish_reason"]) == (text, reason)
-    assert told["usage"]["completion_tokens"] == 2
+    assert received["usage"]["completion_tokens"] == 2
     assert f'"finish_reason":"{reason}"'.encode() in streamed.body.replace(b" ", b"")
 
 

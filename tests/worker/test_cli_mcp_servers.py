@@ -26,14 +26,14 @@ REMOTE = JobMcpServer("web", url="https://a.example/mcp", headers={"Authorizatio
 
 
 def refusal(server: JobMcpServer, machine: Machine, folder: Path) -> str:
-    ready, told = passed_on((server,), machine, folder)
+    ready, received = passed_on((server,), machine, folder)
     assert ready == ()
-    return told[0]
+    return received[0]
 
 
 def test_names_of_secrets_are_filled_from_what_the_owner_passes_on(tmp_path: Path) -> None:
-    (stdio, remote), told = passed_on((STDIO, REMOTE), FREE, tmp_path)
-    assert told == ()
+    (stdio, remote), received = passed_on((STDIO, REMOTE), FREE, tmp_path)
+    assert received == ()
     assert stdio.variables == {"KEY": "Bearer canary-77"}
     assert remote.headers == {"Authorization": "Bearer canary-77"}
     assert stdio.command == ("/usr/bin/sh", "-c", "exit 0")
@@ -114,9 +114,9 @@ def test_each_cli_gets_them_in_its_own_form() -> None:
 
 
 def test_what_a_cli_does_not_take_is_disclosed() -> None:
-    kept, told = without_servers(job(STDIO, REMOTE), lambda server: "no" if server.url else None)
+    kept, received = without_servers(job(STDIO, REMOTE), lambda server: "no" if server.url else None)
     assert kept.mcp_servers == (STDIO,)
-    assert kept.disclosures == told == ("The MCP server web of this agent is not available here: no",)
+    assert kept.disclosures == received == ("The MCP server web of this agent is not available here: no",)
 
 
 @pytest.mark.anyio

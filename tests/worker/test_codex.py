@@ -122,7 +122,7 @@ async def test_anything_else_is_a_failure(
     assert failure.native_session == THREAD
 
 
-async def test_a_thread_that_was_not_asked_for_is_no_resume(codex: FakeRuntime) -> None:
+async def test_a_thread_that_was_not_requested_is_no_resume(codex: FakeRuntime) -> None:
     other = "00000000-0000-7000-8000-000000000000"
     failure = await codex.failure(*HELLO, *opened("thread/resume"), *TURN, native_session=other)
     assert failure.code is FailureCode.RESUME_FAILED

@@ -149,7 +149,7 @@ class Chat:
         self.session = forked.id
         return forked
 
-    def begin_anew(self) -> None:
+    def start_over(self) -> None:
         self.session, self.last = None, None
 
     async def next_model(self) -> str:

@@ -77,7 +77,7 @@ async def _do(talk: Chat, line: str, commands: SlashCommands | None) -> bool:
     word, _, rest = line.partition(" ")
     match word:
         case "/new":
-            talk.begin_anew()
+            talk.start_over()
             remark("the next message starts a new session")
         case "/fork":
             remark(f"continuing in session {(await talk.fork()).id}")
@@ -121,7 +121,7 @@ async def _sessions(talk: Chat, id: str) -> None:
             remark(f"{'*' if session.id == talk.session else ' '} {headline(session)}")
         return
     session = await talk.place.find(id)
-    talk.begin_anew()
+    talk.start_over()
     talk.session = session.id
     await _show_recent(talk, session.id)
     await talk.answer_waiting()

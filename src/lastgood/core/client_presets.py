@@ -26,7 +26,7 @@ class Understood:
 
     conversation: str | None
     reconciles: bool = False
-    is_errand: bool = False
+    is_background: bool = False
 
 
 _CHAT_HEADERS = {
@@ -44,7 +44,7 @@ _NOT_KEPT = {
 }
 
 #: All patterns of one row must be found, in a request that says one thing.
-_ERRANDS = {
+_BACKGROUND = {
     Preset.OPEN_WEBUI: (
         # A question about a file begins so too; but it ends in the person's own words.
         (r"\A\s*### Task:", r"</chat_history>\s*\Z"),
@@ -60,7 +60,7 @@ _ERRANDS = {
     ),
 }
 #: The same of its system message, where what is said is the person's own.
-_ERRANDS_BY_SYSTEM = {
+_BACKGROUND_BY_SYSTEM = {
     Preset.OPEN_WEBUI: (
         (r"\A\s*Available Tools:", r"your task is to choose and return the correct tool"),
         (r"\A\s*You are Open WebUI's private memory reviewer",),
@@ -81,8 +81,8 @@ def understand(
         if name is None:
             continue
         task = headers.get(_TASK_HEADERS.get(preset, ""), "")
-        if _is_filled_in(task) or _is_errand(preset, body):
-            return Understood(None, is_errand=True)
+        if _is_filled_in(task) or _is_background(preset, body):
+            return Understood(None, is_background=True)
         return Understood(_a_name(preset, name), reconciles=mode != "append")
     return Understood(named, reconciles=mode == "reconcile")
 
@@ -97,12 +97,12 @@ def _is_filled_in(value: str) -> bool:
     return plain.lower() not in _NO_NAMES and not plain.startswith("{{")
 
 
-def _is_errand(preset: Preset, body: Sequence[Message]) -> bool:
+def _is_background(preset: Preset, body: Sequence[Message]) -> bool:
     said = [message for message in body if message.role is not Role.SYSTEM]
     if len(said) != 1:
         return False
     systems = [message for message in body if message.role is Role.SYSTEM]
-    return _is_any(_ERRANDS[preset], said) or _is_any(_ERRANDS_BY_SYSTEM[preset], systems)
+    return _is_any(_BACKGROUND[preset], said) or _is_any(_BACKGROUND_BY_SYSTEM[preset], systems)
 
 
 def _is_any(rows: Sequence[Sequence[str]], messages: Sequence[Message]) -> bool:

@@ -76,7 +76,7 @@ class _Growing:
         if turn.kind is TurnKind.RESET:
             self._settled, self._tail, self._size = list(repair(turn.messages)), [], 0
         else:
-            self._tail.extend(map(mend_text, turn.messages))
+            self._tail.extend(map(valid_message, turn.messages))
             if not open_calls(self._tail):
                 self._settled.extend(repair(self._tail))
                 self._tail = []
@@ -97,7 +97,7 @@ def repair(messages: Sequence[Message]) -> tuple[Message, ...]:
     one message that share an id told apart: providers refuse them."""
     valid: list[Message] = []
     waiting = _NONE_WAIT
-    for message in map(mend_text, messages):
+    for message in map(valid_message, messages):
         if message.role is Role.TOOL:
             if ids := waiting.get(message.tool_call_id or ""):
                 id = ids.pop(0)
@@ -127,7 +127,7 @@ def _missing_results(waiting: _Waiting) -> Iterator[Message]:
             yield tool_result(id, NO_RESULT)
 
 
-def mend_text(message: Message) -> Message:
+def valid_message(message: Message) -> Message:
     """Replaces what is no Unicode text, and NUL, which several providers refuse.
 
     Drops what a role cannot carry: only the assistant calls tools and thinks, only results answer.
@@ -138,11 +138,11 @@ def mend_text(message: Message) -> Message:
     answers = message.tool_call_id if message.role is Role.TOOL else None
     mended = Message(
         message.role,
-        mend(message.content),
-        tuple(ToolCall(mend(call.id), mend(call.name), mend(call.arguments)) for call in calls),
-        None if answers is None else mend(answers),
-        tuple(map(_mend_part, message.parts)),
-        _mend_reasoning(message.reasoning) if message.role is Role.ASSISTANT else None,
+        valid_text(message.content),
+        tuple(ToolCall(valid_text(call.id), valid_text(call.name), valid_text(call.arguments)) for call in calls),
+        None if answers is None else valid_text(answers),
+        tuple(map(_valid_part, message.parts)),
+        _valid_reasoning(message.reasoning) if message.role is Role.ASSISTANT else None,
     )
     return message if mended == message else mended
 
@@ -171,21 +171,21 @@ def _is_plain(message: Message) -> bool:
     return not more and text.isascii() and "\x00" not in text
 
 
-def _mend_part(part: Part) -> Part:
+def _valid_part(part: Part) -> Part:
     if isinstance(part, Image):
-        return Image(mend(part.url), part.detail)
+        return Image(valid_text(part.url), part.detail)
     if isinstance(part, File):
-        return File(mend(part.name), mend(part.data))
-    return mend(part)
+        return File(valid_text(part.name), valid_text(part.data))
+    return valid_text(part)
 
 
-def _mend_reasoning(reasoning: Reasoning | None) -> Reasoning | None:
+def _valid_reasoning(reasoning: Reasoning | None) -> Reasoning | None:
     if reasoning is None:
         return None
-    return Reasoning(mend(reasoning.model), mend(reasoning.text), mend(reasoning.opaque))
+    return Reasoning(valid_text(reasoning.model), valid_text(reasoning.text), valid_text(reasoning.opaque))
 
 
-def mend(text: str) -> str:
+def valid_text(text: str) -> str:
     if text.isascii():
         return text.replace("\x00", "\ufffd")
     # Surrogates that form a pair become the character they mean; halves become U+FFFD.

@@ -7,7 +7,7 @@ from contextlib import aclosing
 from functools import partial
 from pathlib import Path
 
-from lastgood.core.history import mend
+from lastgood.core.history import valid_text
 from lastgood.engine.budget_meter import BudgetMeter
 from lastgood.engine.hooks.runner import HookRunner
 from lastgood.engine.hooks.turn_hooks import TurnHooks
@@ -68,7 +68,10 @@ class AgentLoop:
         return TurnHooks(self._hooks, work, folder, ask, emit)
 
     async def _ask_for_hook(self, work: Work, hook: HookSpec, system: str, prompt: str) -> str:
-        messages = (*((Message(Role.SYSTEM, mend(system)),) if system else ()), user(mend(prompt)))
+        messages = (
+            *((Message(Role.SYSTEM, valid_text(system)),) if system else ()),
+            user(valid_text(prompt)),
+        )
         models = self._asking.models(hook.model, (), work.agent.models, work.turn)
         return await self._answer(work.agent, models, ModelCall(models[0], messages, about=_FOR_HOOKS)) or ""
 
@@ -126,5 +129,5 @@ class AgentLoop:
         async with aclosing(self._asking.ask(models, call, agent.fallback)) as parts:
             async for part in parts:
                 if isinstance(part, ModelAnswer):
-                    return mend(part.message.content)
+                    return valid_text(part.message.content)
         return None

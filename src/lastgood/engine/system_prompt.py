@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from lastgood.core.history import mend
+from lastgood.core.history import valid_text
 from lastgood.core.speaker import HANDOFF, TRANSFER
 from lastgood.engine.tools.rooted_files import read_text_under
 from lastgood.engine.tools.tool import ToolFailed
@@ -31,7 +31,7 @@ async def system_messages(
     instructions = _instructions(agent, team, tool_usage, working_dir, now)
     pieces = [*instructions, *await _prompt_files(agent, working_dir), *notes]
     text = "\n\n".join(piece for piece in pieces if piece.strip())
-    return (Message(Role.SYSTEM, mend(text)),) if text else ()
+    return (Message(Role.SYSTEM, valid_text(text)),) if text else ()
 
 
 def _instructions(

@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any
 
 from lastgood.core.context import cap_result, without_oldest
-from lastgood.core.history import mend, mend_text, with_unique_call_ids
+from lastgood.core.history import valid_message, valid_text, with_unique_call_ids
 from lastgood.core.hooks import HookDecision
 from lastgood.core.recovery import not_begun, unsettled
 from lastgood.core.secret_shapes import redaction
@@ -175,7 +175,7 @@ class TurnLoop:
         raise ModelError("the model ended its stream without a response; nothing was committed")
 
     def _step_of(self, answer: ModelAnswer, model: ModelSpec, stage: Stage, began: float) -> Step:
-        message = with_unique_call_ids(mend_text(answer.message))
+        message = with_unique_call_ids(valid_message(answer.message))
         if message.is_blank and not message.tool_calls:
             raise ModelGarbled(
                 "the model returned an empty answer; nothing was committed. Send the turn again"
@@ -294,7 +294,7 @@ class TurnLoop:
             raise hook_blocked(blocked)
 
     async def _clean(self, stage: Stage, text: str) -> str:
-        return mend(await paced(redaction(text)) if stage.agent.redact_secrets else text)
+        return valid_text(await paced(redaction(text)) if stage.agent.redact_secrets else text)
 
     async def _delegate(self, stage: Stage, call: ToolCall, fork: ForkRequested | None = None) -> None:
         """Its steps are journaled with ours; its last message is the result. `fork`: a skill that it runs."""
@@ -388,7 +388,7 @@ class TurnLoop:
 
     def _streamed(self, stage: Stage, kind: ChunkKind, text: str) -> Event:
         streamed = TextStreamed if kind is ChunkKind.TEXT else ReasoningStreamed
-        return Event(self.work.hold.attempt, streamed(mend(text), _sub_agent(stage)))
+        return Event(self.work.hold.attempt, streamed(valid_text(text), _sub_agent(stage)))
 
 
 def _sub_agent(stage: Stage) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lastgood.core.history import mend
+from lastgood.core.history import valid_text
 from lastgood.core.lifecycle import Move
 from lastgood.errors import (
     LastgoodError,
@@ -55,7 +55,7 @@ def committed_events(attempt: AttemptId, plan: Commit) -> tuple[Event, ...]:
 
 def words_of(error: LastgoodError) -> tuple[str, str]:
     """The error as it is stored. No text may keep an attempt from ending."""
-    return error.code, mend(error.message)
+    return error.code, valid_text(error.message)
 
 
 def failed_events(

@@ -29,11 +29,15 @@ class Retention:
         deleted = 0
         for session in page:
             # Most are not old; that they are, and nobody uses them now, the database decides.
-            if session.updated_at < since and not session.starred and not await self._owes(session):
+            if (
+                session.updated_at < since
+                and not session.starred
+                and not await self._has_durable_turn(session)
+            ):
                 deleted += await self._sessions.delete_unused(session.tenant, session.id, since)
         return deleted
 
-    async def _owes(self, session: Session) -> bool:
+    async def _has_durable_turn(self, session: Session) -> bool:
         store, tenant = self._deps.store, session.tenant
         if any(item.parked is None for item in await store.read_queue(tenant, session.id)):
             return True

@@ -171,7 +171,7 @@ class SessionImport:
         adds = QuotaUsage(1, sum(len(turn.body) for turn in turns))
         await self._deps.quotas.check(tenant, importer.token, adds)
         new = replace(new, created_by=importer.token, owner=importer.user, stored_bytes=adds.bytes)
-        session = await self._deps.store.import_session(new, await paced(self._linked_anew(turns)))
+        session = await self._deps.store.import_session(new, await paced(self._relinked(turns)))
         self._deps.quotas.add(tenant, importer.token, adds)
         return session
 
@@ -199,7 +199,7 @@ class SessionImport:
         layers += [RuleLayer(importer.scope, importer.token, safety=mode) for mode in narrowest(modes)]
         return tuple(layers)
 
-    def _linked_anew(self, turns: Sequence[Turn]) -> Generator[None, None, list[Turn]]:
+    def _relinked(self, turns: Sequence[Turn]) -> Generator[None, None, list[Turn]]:
         linked: list[Turn] = []
         base: Head | None = None
         for turn in turns:

@@ -190,16 +190,16 @@ async def test_messages_become_events_once_and_in_order(site: Site) -> None:
     a = await site.machine()
     task = await site.queue("fix it", runtime=a.id)
     sent = await a.claim()
-    told = [
+    received = [
         TaskMessage(1, {"type": "thinking", "content": "hm"}),
         TaskMessage(2, {"type": "tool_use", "tool": "Edit", "call": "c1", "input": {"path": "a"}}),
         TaskMessage(3, {"type": "tool_result", "tool": "Edit", "call": "c1", "output": "ok"}),
         TaskMessage(4, {"type": "text", "content": "fixed \ud800\x00"}),
     ]
     key = a.key(sent)
-    assert (await site.work.reports.messages(key, told[:3]))["acked_seq"] == 3
-    assert (await site.work.reports.messages(key, told))["acked_seq"] == 4
-    assert (await site.work.reports.messages(key, told[:2]))["acked_seq"] == 4
+    assert (await site.work.reports.messages(key, received[:3]))["acked_seq"] == 3
+    assert (await site.work.reports.messages(key, received))["acked_seq"] == 4
+    assert (await site.work.reports.messages(key, received[:2]))["acked_seq"] == 4
     await a.complete(sent, "fixed")
     kinds = [
         one.kind
@@ -223,7 +223,7 @@ async def test_messages_become_events_once_and_in_order(site: Site) -> None:
     assert stored[3].body["content"] == "fixed \ufffd\ufffd"
 
 
-async def test_output_that_no_store_can_hold_is_mended(site: Site) -> None:
+async def test_output_that_no_store_can_hold_is_made_valid(site: Site) -> None:
     a = await site.machine()
     task = await site.queue("fix it", runtime=a.id)
     sent = await a.claim()

@@ -113,7 +113,7 @@ async def test_files_of_an_earlier_turn_are_not_said_to_be_those_of_the_last_one
     assert files_of(sent) == [FILES_OUTDATED]
 
 
-async def test_a_fresh_start_is_told_nothing_of_files(site: Site) -> None:
+async def test_a_fresh_start_gets_no_note_about_files(site: Site) -> None:
     a = await site.machine()
     await a.turn("make a.txt", "I wrote a.txt", "native-a", work_dir="/work/a")
     await site.queue("start over", runtime=a.id, fresh=True)

@@ -389,9 +389,9 @@ async def test_a_steer_is_handed_to_the_worker_and_part_of_the_turn_once_it_was_
     sent = await machine.claim()
     steer = NewQueued(site.tenant, session, site.node.deps.ids.turn(), QueueKind.STEER, (user("also"),))
     await site.node.queue.put(steer, "ann")
-    (told,) = (await machine.start(sent))["steers"]
-    assert told["text"] == "also"
-    await machine.complete(sent, "done", delivered=(told["id"],))
+    (received,) = (await machine.start(sent))["steers"]
+    assert received["text"] == "also"
+    await machine.complete(sent, "done", delivered=(received["id"],))
     assert await site.said(session) == ["one", "also", "done"]
     assert await site.node.queue.read(site.tenant, session) == ()
 

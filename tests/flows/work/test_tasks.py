@@ -181,8 +181,8 @@ async def test_an_unanswered_question_is_denied_with_a_reason(site: Site) -> Non
 
     while await status() is TaskStatus.WAITING:
         pass
-    told = answer_json(await site.work.questions.ask(a.key(sent), "q1", {"tool": "Bash"}, None))
-    assert told["answer"] == {"allowed": False, "reason": "nobody answered in time"}
+    received = answer_json(await site.work.questions.ask(a.key(sent), "q1", {"tool": "Bash"}, None))
+    assert received["answer"] == {"allowed": False, "reason": "nobody answered in time"}
 
 
 async def test_only_users_of_the_runtime_may_answer(site: Site) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from lastgood.core.history import mend
+from lastgood.core.history import valid_text
 from lastgood.core.hooks import (
     Blocks,
     HookDecision,
@@ -191,7 +191,7 @@ class TurnHooks:
         for event in _BEFORE_TOOL:
             match await self._run_tool(stage, event, call, tool_input=dict(arguments)):
                 case Blocks(refusal):
-                    return Ruling(call, HookDecision.DENY, mend(refusal))
+                    return Ruling(call, HookDecision.DENY, valid_text(refusal))
                 case None:
                     continue
                 case Proceeds() as found:
@@ -200,7 +200,7 @@ class TurnHooks:
                         call = replace(call, arguments=json.dumps(arguments))
                     # ASK is stricter than ALLOW; a denial has returned already.
                     if found.decision is not None and decision is not HookDecision.ASK:
-                        decision, reason = found.decision, mend(found.reason)
+                        decision, reason = found.decision, valid_text(found.reason)
         return Ruling(call, decision, reason)
 
     async def settle(self, stage: Stage, call: ToolCall, ruling: Ruling, asks: Asks | None) -> Asks | None:
@@ -228,7 +228,7 @@ class TurnHooks:
 
     async def _approve(self, stage: Stage, call: ToolCall, event: HookEvent, reason: str) -> None:
         """On the record before the call runs: rules required a person."""
-        said = f"a hook approved {call.name}" + (f": {mend(reason)}" if reason else "")
+        said = f"a hook approved {call.name}" + (f": {valid_text(reason)}" if reason else "")
         step = Step(
             StepKind.HOOK,
             Message(Role.SYSTEM, ""),
@@ -271,7 +271,7 @@ class TurnHooks:
             stage, HookEvent.TOOL_RESPONSE_TRANSFORM, call, tool_response=text, **fields
         )
         if isinstance(changed, Proceeds) and changed.response is not None:
-            text = mend(changed.response)
+            text = valid_text(changed.response)
         verdict = await self._run_tool(stage, HookEvent.POST_TOOL_USE, call, tool_response=text, **fields)
         return text, verdict.reason if isinstance(verdict, Blocks) else None
 
@@ -290,7 +290,7 @@ class TurnHooks:
         if isinstance(verdict, Blocks):
             raise hook_blocked(verdict.reason)
         if verdict is not None:
-            message = Message(Role.SYSTEM, mend(verdict.context))
+            message = Message(Role.SYSTEM, valid_text(verdict.context))
             await self._journal(stage, Step(StepKind.HOOK, message, within=stage.within, hook=event))
 
     async def _run_tool(self, stage: Stage, event: HookEvent, call: ToolCall, **given: Any) -> Verdict | None:
@@ -308,7 +308,7 @@ class TurnHooks:
         place, fields = self._place(stage, event, call_id), self._given(stage, event, given, call_id)
         verdict = await self.runner.dispatch(event, hooks, fields, place)
         for warning in verdict.warnings:
-            warned = HookWarned(event.value, mend(warning), _sub_agent(stage))
+            warned = HookWarned(event.value, valid_text(warning), _sub_agent(stage))
             await self.emit(Event(self.work.hold.attempt, warned))
         return verdict
 

@@ -89,7 +89,7 @@ class Connection:
                 self._open(self),
                 client_info=mcp_types.Implementation(name="lastgood", version=__version__),
                 read_timeout_seconds=self._call_seconds,
-                message_handler=self._hear,
+                message_handler=self._receive,
                 elicitation_callback=decline_inline,
                 cache=None,
             )
@@ -146,7 +146,7 @@ class Connection:
 
     # -- what it offers --------------------------------------------------------------------
 
-    async def _hear(self, message: Any) -> None:
+    async def _receive(self, message: Any) -> None:
         if isinstance(message, mcp_types.ToolListChangedNotification):
             self._forget_tools()
 

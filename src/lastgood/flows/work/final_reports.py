@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from lastgood.core.commit import plan_commit
-from lastgood.core.history import mend
+from lastgood.core.history import valid_text
 from lastgood.core.lifecycle import Move, after
 from lastgood.core.task_retry import after_failure, error_of_run
 from lastgood.core.transcript import cut
@@ -84,7 +84,7 @@ class FinalReports:
 
     async def complete(self, key: ClaimRef, done: Completion) -> dict[str, Any]:
         """Turn, head, usage, pointer, task and the answer to this report in one transaction (I17)."""
-        output = cut(mend(done.output), self._limits.output_characters)
+        output = cut(valid_text(done.output), self._limits.output_characters)
         late = Late(output, lambda state: _late_pointer(state, done))
         return await self._finally(key, late, lambda state: self._commit(key, state, done, output))
 
@@ -105,15 +105,15 @@ class FinalReports:
             status=TaskStatus.COMPLETED,
             token=key.hash,
             pointer=PointerReport(
-                native_session=done.native_session and mend(done.native_session),
-                work_dir=done.work_dir and mend(done.work_dir),
+                native_session=done.native_session and valid_text(done.native_session),
+                work_dir=done.work_dir and valid_text(done.work_dir),
                 through=commit.turn.id,
                 outcome=PointerOutcome.COMMITTED,
                 is_dirty=False,
                 retires=retires(done.retired_session, done.disclosure),
             ),
             report=report,
-            cli_version=mend(done.cli_version),
+            cli_version=valid_text(done.cli_version),
         )
         events = await self._good_events(attempt, commit, done, output)
         use = AttemptUse(commit.turn.model, done.usage)
@@ -131,7 +131,7 @@ class FinalReports:
         session = await self._store.get_session(hold.tenant, hold.session)
         if request is None or session is None:
             raise stale(state)
-        used = cut(mend(model), 200) if model else attempt.model
+        used = cut(valid_text(model), 200) if model else attempt.model
         decision = {"runtime": state.task.runtime, "resume": state.task.decision}
         begin = Begin(
             ask=ask_of(request),
@@ -158,7 +158,7 @@ class FinalReports:
     ) -> tuple[Event, ...]:
         turn, id = commit.turn, attempt.id
         said = () if await self._has_text(attempt) else (Event(id, TextStreamed(output)),)
-        warned = (Event(id, RunWarned(cut(mend(done.disclosure), 4000))),) if done.disclosure else ()
+        warned = (Event(id, RunWarned(cut(valid_text(done.disclosure), 4000))),) if done.disclosure else ()
         return (
             *warned,
             *said,
@@ -178,7 +178,7 @@ class FinalReports:
     # -- any other end -----------------------------------------------------------------
 
     async def fail(self, key: ClaimRef, failure: RunFailure) -> dict[str, Any]:
-        text = cut(mend(failure.error), self._limits.error_characters)
+        text = cut(valid_text(failure.error), self._limits.error_characters)
         late = Late(f"{failure.code}: {text}", lambda state: pointer_of_failure(state, failure))
         return await self._finally(key, late, lambda state: self._fail(key, state, failure, text))
 
@@ -198,7 +198,7 @@ class FinalReports:
         error = error_of_run(failure.code, text or "The run failed without a message")
         end = replace(
             end_of(decided, key, words_of(error), pointer_of_failure(state, failure)),
-            cli_version=mend(failure.cli_version),
+            cli_version=valid_text(failure.cli_version),
             ran_tools=failure.tool_calls > 0,
         )
         status = after(AttemptStatus.RUNNING, Move.FAIL)
@@ -252,8 +252,8 @@ def _is_text(message: TaskMessage) -> bool:
 
 def _late_pointer(state: ClaimState, done: Completion) -> PointerReport:
     return PointerReport(
-        native_session=done.native_session and mend(done.native_session),
-        work_dir=done.work_dir and mend(done.work_dir),
+        native_session=done.native_session and valid_text(done.native_session),
+        work_dir=done.work_dir and valid_text(done.work_dir),
         through=seen_before(state, done.native_session),
         outcome=PointerOutcome.UNCOUNTED,
         is_dirty=True,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from lastgood.core.history import mend
+from lastgood.core.history import valid_text
 from lastgood.core.runtime_permissions import denied_since, runtime_rules
 from lastgood.core.transcript import cut
 from lastgood.errors import LastgoodError, NothingPending
@@ -136,7 +136,7 @@ class Questions:
         is over."""
         found = await self._access.task(tenant, task, user)
         asked = await self._store.get_question(tenant, task, question)
-        answer = {"allowed": allowed, "reason": cut(mend(reason), self._limits.error_characters)}
+        answer = {"allowed": allowed, "reason": cut(valid_text(reason), self._limits.error_characters)}
         answered = None
         if asked is not None:
             decision = AnswerAction.APPROVE if allowed else AnswerAction.REJECT

@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from lastgood.core.history import mend
+from lastgood.core.history import valid_text
 from lastgood.core.task_retry import FailTask, FailureClass, RetryTask, class_of, outcome_of
 from lastgood.core.transcript import cut
 from lastgood.errors import StaleClaim
@@ -105,8 +105,8 @@ def pointer_of_failure(state: ClaimState, failure: RunFailure) -> PointerReport:
     resumed = native is not None and native == decision.get("native_session")
     was_dirty = resumed and bool(decision.get("is_dirty"))
     return PointerReport(
-        native_session=native and mend(native),
-        work_dir=failure.work_dir and mend(failure.work_dir),
+        native_session=native and valid_text(native),
+        work_dir=failure.work_dir and valid_text(failure.work_dir),
         through=seen_before(state, native),
         outcome=outcome_of(failure.code, resume_failed=failure.resume_failed),
         is_dirty=was_dirty or kind not in (FailureClass.NOT_STARTED, FailureClass.RESUME),
@@ -117,7 +117,12 @@ def pointer_of_failure(state: ClaimState, failure: RunFailure) -> PointerReport:
 def retires(native_session: str | None, reason: str) -> tuple[tuple[str, str], ...]:
     if native_session is None:
         return ()
-    return ((mend(native_session), cut(mend(reason), 500) or "its worker reported that it is not usable"),)
+    return (
+        (
+            valid_text(native_session),
+            cut(valid_text(reason), 500) or "its worker reported that it is not usable",
+        ),
+    )
 
 
 def end_of(
@@ -172,9 +177,9 @@ def bounded(value: Any, most: int) -> Any:
     """Every text in it is valid Unicode without NUL, and cut with a mark."""
     match value:
         case str():
-            return cut(mend(value), most)
+            return cut(valid_text(value), most)
         case dict():
-            return {mend(str(name)): bounded(one, most) for name, one in value.items()}
+            return {valid_text(str(name)): bounded(one, most) for name, one in value.items()}
         case list():
             return [bounded(one, most) for one in value]
         case _:

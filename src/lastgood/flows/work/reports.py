@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from lastgood.core.history import mend
+from lastgood.core.history import valid_text
 from lastgood.errors import LastgoodError, StaleClaim, TaskNotFound, TooLarge
 from lastgood.flows.dependencies import Dependencies
 from lastgood.flows.work.report_content import (
@@ -73,8 +73,8 @@ class Reports:
         task that was cancelled: its native session holds a prompt that nobody has committed."""
         state = await self.find(key)
         report = PointerReport(
-            native_session=mend(native_session),
-            work_dir=None if work_dir is None else mend(work_dir),
+            native_session=valid_text(native_session),
+            work_dir=None if work_dir is None else valid_text(work_dir),
             through=seen_before(state, native_session),
             outcome=PointerOutcome.UNCOUNTED,
             is_dirty=True,

@@ -147,7 +147,7 @@ class ChatHandlers:
         call = ChatCall(request, chat)
         if meant.conversation is None:
             agent, runtime = await self._agent(request, chat.model)
-            if meant.is_errand:
+            if meant.is_background:
                 agent = replace(agent, toolsets=(), sub_agents=(), handoffs=())
             if key is not None:
                 raise InvalidRequest(

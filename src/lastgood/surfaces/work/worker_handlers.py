@@ -13,7 +13,7 @@ import json
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from lastgood.core.history import mend
+from lastgood.core.history import valid_text
 from lastgood.errors import Forbidden, InvalidRequest, NotFound, ShuttingDown
 from lastgood.flows.work.assembly import WorkFlows
 from lastgood.flows.work.claim_tokens import stored_form
@@ -296,23 +296,23 @@ async def _report_json(request: Request) -> Any:
     """As `request.json`, but halves of surrogates and invalid UTF-8 are replaced: a report that can never be
     accepted would stay in its worker's outbox, and nothing behind it would be reported."""
     try:
-        return _mended(await request.json())
+        return _valid_json(await request.json())
     except InvalidRequest:
         try:
-            return _mended(json.loads((await request.body()).decode("utf-8", "replace")))
+            return _valid_json(json.loads((await request.body()).decode("utf-8", "replace")))
         except (ValueError, RecursionError):
             pass
         raise
 
 
-def _mended(value: Any) -> Any:
+def _valid_json(value: Any) -> Any:
     match value:
         case str():
-            return mend(value)
+            return valid_text(value)
         case dict():
-            return {mend(name): _mended(one) for name, one in value.items()}
+            return {valid_text(name): _valid_json(one) for name, one in value.items()}
         case list():
-            return [_mended(one) for one in value]
+            return [_valid_json(one) for one in value]
         case float() if value != value or value in (float("inf"), float("-inf")):
             return None  # no JSON
         case _:
