@@ -1,6 +1,6 @@
 """Writes the generated parts of the documentation from the code: `python docs/draw.py`.
 
-A generated part stands between `<!-- drawn: NAME -->` and `<!-- end: NAME -->`;
+A generated part is between `<!-- drawn: NAME -->` and `<!-- end: NAME -->`;
 everything else in a page is written by hand and left as it is. `tests/test_docs.py`
 fails while drawing would change a page, so a table here cannot lie for long.
 """
@@ -338,7 +338,7 @@ def _descendants(error: type[LastgoodError]) -> Iterator[type[LastgoodError]]:
 
 
 def drawn(page: str, text: str) -> str:
-    """The page with its generated parts made anew."""
+    """The page with its generated parts generated again."""
     for name, make in PAGES[page].items():
         part = re.compile(rf"(<!-- drawn: {name} -->\n).*?(<!-- end: {name} -->)", re.DOTALL)
         body = "\n".join(make()).strip()

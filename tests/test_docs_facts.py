@@ -212,7 +212,7 @@ def test_the_quickstart_counts_providers_and_steps_of_the_demo_as_they_are() -> 
     rows = len(re.findall(r"^\| `", table, re.MULTILINE))
     text = (DOCS / "quickstart.md").read_text()
     assert f"lists {rows} providers" in text
-    assert f"All {len(STEPS)} steps are true" in text
+    assert f"All {len(STEPS)} steps passed" in text
 
 
 #: What a new field of a session needs, and CONTRIBUTING names. Migrations: one file for each database.

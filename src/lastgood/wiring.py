@@ -117,7 +117,7 @@ def assemble(
     token_quota: Quota = NO_QUOTA,
     work_limits: WorkLimits | None = None,
 ) -> Lastgood:
-    """`safety`: no session may have more. `retain_seconds`: zero keeps sessions for ever."""
+    """`safety`: no session may have more. `retain_seconds`: zero keeps sessions forever."""
     signals = Signals(store.hint)
     store.on_hint(signals.on_hint)
     deps = Dependencies(

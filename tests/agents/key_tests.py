@@ -96,7 +96,7 @@ TESTS: dict[str, str] = {
         test_titles_have_a_model_of_their_own="model.title_model",
         test_a_provider_gives_its_models_an_address_and_a_key="file.providers provider.provider"
         " provider.base_url provider.token_key provider.api_type model.provider model.base_url",
-        test_usage_is_asked_for_unless_the_file_says_not_to="model.track_usage provider.track_usage",
+        test_usage_is_requested_unless_the_file_says_not_to="model.track_usage provider.track_usage",
         test_names_and_addresses_may_be_variables="model.bypass_models_gateway",
     ),
     "model.token_key": f"{_SETTINGS}test_the_key_is_the_one_that_the_file_names",

@@ -227,7 +227,7 @@ def test_a_question_is_denied_where_it_cannot_be_answered(
     (record,) = worker.api.get("/api/audit?kind=approval")[-1:]
     assert (record["token"], record["user"], record["detail"]["decision"]) == ("", "", "reject")
     assert record["machine"]
-    assert "cannot ask a person" in record["detail"]["said"]
+    assert "which is not available on this API" in record["detail"]["said"]
     assert ask(client, word, model=MODEL, stream=True).text == "allowed: False"
 
 

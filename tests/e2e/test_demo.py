@@ -23,7 +23,7 @@ def test_every_step_of_the_demo_is_true(tmp_path: Path) -> None:
     shown = [line for line in lines if "the model saw:" in line]
     assert len(shown) == len(demo_steps.STEPS)
     assert ["Bob" in line for line in shown] == [number == 1 for number in range(len(shown))]
-    assert "http://127.0.0.1:8080" in done.out.partition("steps are true")[2]
+    assert "http://127.0.0.1:8080" in done.out.partition("steps passed")[2]
 
 
 def test_a_step_that_is_not_true_fails_the_demo(

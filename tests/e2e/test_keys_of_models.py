@@ -126,7 +126,7 @@ def test_a_provider_gives_its_models_an_address_and_a_key(files: AgentFiles) -> 
     assert [one["model"] for one in ended.requests] == ["a", "b"]
 
 
-def test_usage_is_asked_for_unless_the_file_says_not_to(files: AgentFiles) -> None:
+def test_usage_is_requested_unless_the_file_says_not_to(files: AgentFiles) -> None:
     sections: list[tuple[dict[str, Any], bool]] = [
         ({}, True),
         ({"track_usage": True}, True),

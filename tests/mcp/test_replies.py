@@ -77,7 +77,7 @@ async def test_all_tools_of_a_server_together_have_a_limit(servers: Servers) -> 
 async def test_a_list_of_tools_has_the_time_limit_of_the_start(servers: Servers) -> None:
     program = odd(servers, "silent", lifecycle={"startup_timeout": 5, "call_timeout": 600})
     async with asyncio.timeout(120):
-        assert "it did not answer in time" in (await program.offer()).problem
+        assert "it did not respond in time" in (await program.offer()).problem
 
 
 async def test_structured_content_that_does_not_fit_its_schema_is_no_error(servers: Servers) -> None:

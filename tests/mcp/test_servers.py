@@ -362,8 +362,8 @@ async def test_a_server_that_wants_OAuth_is_named_with_what_to_do(servers: Serve
         remote = {"url": f"http://127.0.0.1:{site.server_port}/mcp", "transport_type": transport}
         problem = (await servers.program(remote=remote).offer()).problem
         site.shutdown()
-    assert "it answered 401 Unauthorized; it offers OAuth, which is not supported yet" in problem
-    assert "send a token that it accepts in `remote.headers`" in problem
+    assert "it responded with 401 Unauthorized; it offers OAuth, which is not supported yet" in problem
+    assert "send a valid token in `remote.headers`" in problem
 
 
 async def test_a_remote_server_gets_the_headers_of_the_file(servers: Servers) -> None:

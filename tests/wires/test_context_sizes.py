@@ -117,7 +117,7 @@ async def test_the_file_comes_first_and_nobody_is_asked() -> None:
         await table.close()
 
 
-async def test_a_size_is_asked_for_once_and_again_after_its_time() -> None:
+async def test_a_size_is_requested_once_and_again_after_its_time() -> None:
     asked, now, size = list[str](), [0.0], [0]
 
     async def read(model: ModelSpec, path: str, body: Mapping[str, Any] | None) -> Any:

@@ -208,7 +208,7 @@ def _open_under(folder: Path, path: Path, flags: int) -> int:
 
 def _read(opened: Callable[[int], int], where: str, limit: int) -> bytes:
     try:
-        # Not blocking: opening a pipe that nobody writes to would wait for ever.
+        # Not blocking: opening a pipe that nobody writes to would wait forever.
         file = opened(os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
         try:
             if not stat.S_ISREG(os.fstat(file).st_mode):

@@ -289,7 +289,7 @@ def _routes(fields: Fields | None) -> tuple[ModelRoute, ...]:
 
 
 def _accepted(fields: Fields | None, options: Mapping[str, Any]) -> frozenset[str] | None:
-    """Whoever says what a model accepts says all of it."""
+    """A list of what a model accepts is complete: what is not in it is not sent."""
     section: Fields | None = fields.raw("capabilities") if fields is not None else None
     if section is None:
         return accepted_attachments(options)

@@ -26,7 +26,7 @@ ScalarKind = Text | Flag | Whole | Number | Span
 
 
 def fits(node: Node, kind: Kind) -> bool:
-    """Whether it looks like one; what is inside may be wrong all the same."""
+    """Whether it looks like one; what is inside may be wrong anyway."""
     match kind:
         case Section() | Typed() | MapOf():
             return isinstance(node, TreeMapping)

@@ -28,7 +28,7 @@ def configure(parser: CommandParser) -> None:
     parser.add_argument(
         "--kind",
         metavar="KIND",
-        choices=[*AuditKind],
+        choices=[kind.value for kind in AuditKind],
         help=f"print only records of this kind: {', '.join(AuditKind)}",
     )
     parser.add_argument("--subject", metavar="ID", help="print only records about this session, token, …")

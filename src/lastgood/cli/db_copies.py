@@ -36,17 +36,17 @@ def add_copies(commands: Commands) -> None:
         run_backup,
         "copy the database into a file, also while a server uses it",
         json="print one JSON object",
-        details="The copy is one moment of the database, is verified like `db check`, and gets its name "
-        "only when it is whole and on the disk. An existing file is never replaced.",
+        details="The copy is a consistent snapshot and is verified like `db check`. The file "
+        "appears only when it is complete and on disk; an existing file is never replaced.",
     )
     backup.add_argument("file", metavar="FILE", help="the file to create")
     restore = add_command(
         commands,
         "restore",
         run_restore,
-        "put a backup in the place of the database",
+        "replace the database with a backup",
         json="print one JSON object",
-        details="Stop the server first. Event ids, fences and other numbers are raised above all that "
+        details="Stop the server first. Event ids, fences and other numbers are raised above everything that "
         "clients may have seen since the backup, and claims of workers end. The backup is not changed.",
     )
     restore.add_argument("file", metavar="FILE", nargs="?", help="a file that `db backup` has created")
@@ -56,8 +56,8 @@ def add_copies(commands: Commands) -> None:
     restore.add_argument(
         "--in-place",
         action="store_true",
-        help="the database was restored by other means (pg_restore, a disk snapshot): raise its numbers, "
-        "once, before a server starts",
+        help="raise the event ids and fences of a database that was restored by other means (pg_restore, a "
+        "disk snapshot); run it once, before a server starts",
     )
 
 
@@ -123,7 +123,9 @@ def run_restore(args: argparse.Namespace) -> int:
         raise WrongUsage("give a FILE, or --in-place for a database that was restored by other means")
     if args.in_place:
         asyncio.run(_mark_in_place(database))
-        _finish(args, {"database": _without_password(database)}, "the numbers of the database were raised")
+        _finish(
+            args, {"database": _without_password(database)}, "raised the event ids and fences of the database"
+        )
         return 0
     if path is None:
         command = f"pg_restore --clean --if-exists --dbname='{_without_password(database)}' {args.file}"

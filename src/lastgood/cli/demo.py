@@ -57,7 +57,7 @@ async def _play(folder: Path) -> int:
                 print_line(f"{'':20}the model saw: {' | '.join(demo.what_the_model_saw())}")
     finally:
         await server.close()
-    print_line(f"All {len(STEPS)} steps are true, in {time.monotonic() - began:.0f} s.")
+    print_line(f"All {len(STEPS)} steps passed, in {time.monotonic() - began:.0f} s.")
     print_line("See it on your own server:")
     print_line("  lastgood serve               then open http://127.0.0.1:8080")
     print_line("  lastgood sessions show -1    the newest session; --attempts shows failed tries, too")

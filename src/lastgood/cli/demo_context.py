@@ -14,7 +14,7 @@ _LOOK_SECONDS = 0.05
 
 
 class NotTrue(Exception):
-    """A step did not end as promised; the text says what was found instead."""
+    """A step failed; the message says what was found instead."""
 
 
 @dataclass(slots=True)

@@ -120,7 +120,7 @@ def _configure_owning(commands: Commands) -> None:
         run_async(remove_runtime),
         "remove a runtime",
         json="print a JSON object",
-        details="Sessions keep what they know of it. The same machine gets it back when it registers again.",
+        details="Sessions keep their records of it. The runtime returns if the same machine registers again.",
     )
     remove.add_argument("runtime", metavar="RUNTIME", help=_RUNTIME)
 

@@ -1,7 +1,7 @@
 """Tells systemd when the server is ready and when it stops, by the protocol of sd_notify(3).
 
 Does nothing where no service manager listens. A notification is a courtesy: if it cannot be sent, the server
-serves all the same, and systemd's own start timeout reports it.
+serves anyway, and systemd's own start timeout reports it.
 """
 
 from __future__ import annotations

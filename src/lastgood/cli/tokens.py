@@ -137,7 +137,7 @@ async def _create(args: argparse.Namespace) -> tuple[Token, str]:
 def create_enrollment(args: argparse.Namespace) -> int:
     check_place(args)
     if args.server is None:
-        raise WrongUsage("--server is missing: the machine exchanges the code at that server")
+        raise WrongUsage("--server is missing; name the server that the new machine connects to")
     made = asyncio.run(_enroll(args))
     remark(f"valid until {when(made.expires_at.timestamp())}; on the new machine, run")
     remark(f"  lastgood worker enroll --server {args.server} {made.code}")

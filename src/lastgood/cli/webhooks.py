@@ -65,7 +65,7 @@ def configure(parser: CommandParser) -> None:
     deliveries.add_argument(
         "--state",
         metavar="STATE",
-        choices=[*DeliveryState],
+        choices=[state.value for state in DeliveryState],
         help=f"list only deliveries in this state: {', '.join(DeliveryState)} (dead letters)",
     )
     for one in (removing, testing, deliveries):

@@ -53,7 +53,7 @@ def print_task(
     if task.late_output is not None:
         print_line(f"output that arrived after the end (not committed): {one_line(task.late_output)}")
     if activity:
-        print_line(f"\nits newest run reported {count(len(activity), 'thing')}:")
+        print_line(f"\nits newest run reported {count(len(activity), 'message')}:")
     for message in activity:
         print_line(f"  {message.seq:>4}  {_activity(message)}")
 

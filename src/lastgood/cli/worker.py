@@ -59,7 +59,7 @@ def configure(parser: CommandParser) -> None:
         enroll_worker,
         "exchange a one-time code for a token of this worker, and store it under the root",
         json="print a JSON object",
-        details="Somebody with access to the server creates the code: POST /api/enrollments.",
+        details="Create the code on the server with `lastgood tokens enroll`, or with POST /api/enrollments.",
     )
     enrolling.add_argument("code", metavar="CODE", help="one-time code")
     add_settings(enrolling, "server", "name", "root", "ca_file", rows=WORKER_ROWS)

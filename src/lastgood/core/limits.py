@@ -2,7 +2,7 @@
 
 Every limit is a count that can be checked before the expensive work starts. The byte
 limits of requests are settings; these are not, because raising one would let a single
-request hold the event loop for everybody. docs/guarantees.md lists them all.
+request hold the event loop foreverybody. docs/guarantees.md lists them all.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from lastgood.model.attempts import Attempt, Interrupted, Step, StepKind, said
 from lastgood.model.ids import TurnId
 from lastgood.model.messages import ToolCall
 
-#: A turn that kills its server would otherwise do so for ever. Restarts and outages of the store say nothing
+#: A turn that kills its server would otherwise do so forever. Restarts and outages of the store say nothing
 #: about the turn, so they are not counted.
 MOST_DEATHS = 3
 

@@ -3,7 +3,7 @@
 The owner of a runtime shares it with users by name, or with every user of the tenant (`*`). A user who may
 not use a runtime gets the same response as for one that does not exist. The scope `admin` does not override
 this: it may list runtimes, remove them, and unbind or replace what is bound to them. A worker belongs to the
-user who registered it first; whoever else holds a token for its id claims and reports nothing.
+user who registered it first; another user with a token for its id cannot claim or report.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ a newer worker) is final, because a retry could do harm. After a tool call, a ru
 its effects would happen twice. Exceptions are a rate limit and a worker that stops: the run ended in good
 order, and its native session knows what was done.
 
-Nothing is tried for ever. A task that loses one worker after the other probably crashes them, and each one
+Nothing is tried forever. A task that loses one worker after the other probably crashes them, and each one
 repeats its effects: it ends after a few. What does not count as a failure is retried for days at most.
 """
 

@@ -58,7 +58,7 @@ def body_of(delivery: Delivery) -> bytes:
 
 
 def headers_of(delivery: Delivery, secret: str, body: bytes, now: float) -> Mapping[str, str]:
-    """Signed anew in every try: receivers refuse old timestamps."""
+    """Signed again for every try: receivers refuse old timestamps."""
     at = str(int(now))
     return {
         "Content-Type": "application/json",

@@ -69,7 +69,7 @@ class Stage:
         return any(call.name in names for call in open_calls(said(self.steps)))
 
     def place_of(self, call_id: str) -> str:
-        """Where a call stands: with the number of the response, since some providers begin anew in each."""
+        """The place of a call, with the number of the response: some providers repeat ids in each."""
         return f"{self.within}{self.responses}:{call_id}"
 
     def redacted(self, call: ToolCall) -> ToolCall:

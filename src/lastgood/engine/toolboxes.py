@@ -99,7 +99,7 @@ class Toolbox:
             for tool in tools:
                 built[tool.name], specs[tool.name] = tool, spec
                 _note_model(models, spec, tool.name)
-                # A later toolset with a tool of this name decides anew.
+                # A later toolset with a tool of this name decides again.
                 deferred.discard(tool.name)
                 deferred |= {tool.name} if _is_deferred(spec, tool.name) else set()
             if spec.type in self.live and (offered := next(offers, None)) is not None:

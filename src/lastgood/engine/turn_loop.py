@@ -56,7 +56,7 @@ from lastgood.time_slices import paced
 
 #: How long a person may take to decide about a call with an unknown outcome.
 ANSWER_SECONDS = 24 * 3600.0
-#: Default limit of an agent without one: no turn runs for ever.
+#: Default limit of an agent without one: no turn runs forever.
 MOST_RESPONSES = 200
 
 UNKNOWN_OUTCOME = (

@@ -108,7 +108,7 @@ class Approvals:
         asked, decided = found[0], decide(found[0].question, confirmation, reason, content)
         change = self._sessions.change_by(decided, by.setter)
         if change is not None:
-            # Before the answer counts: whoever reads an error must be able to rely on it that nothing runs.
+            # Before the answer counts: after an error, callers rely on it that nothing runs.
             await self._sessions.check_change(by.tenant, session, change)
         handle = await self._give(session, asked, decided, by)
         if change is not None:

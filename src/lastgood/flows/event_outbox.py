@@ -59,7 +59,7 @@ class EventOutbox:
             self._flusher = asyncio.create_task(self._flush())
 
     def _join(self) -> None:
-        """Joins the last event and the text after it into one event. Once, not for every chunk."""
+        """Joins the last event and the text after it into one event. Once, not forevery chunk."""
         if self._more:
             last = self._waiting[-1]
             assert isinstance(last.data, StreamedData)

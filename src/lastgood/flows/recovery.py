@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 
 class Recovery:
-    """`retention`: sessions are not kept for ever."""
+    """`retention`: sessions are not kept forever."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""One loop for every write that may lose a race, and one error for giving up."""
+"""One loop forevery write that may lose a race, and one error for giving up."""
 
 from __future__ import annotations
 

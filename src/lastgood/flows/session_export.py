@@ -1,7 +1,7 @@
 """A session as a document, and back.
 
 The document carries every committed turn as it was hashed. Importing verifies the whole chain
-before anything is written, then gives every turn a new id and links the chain anew: the
+before anything is written, then gives every turn a new id and links the chain again: the
 session may come back to a server that still has the original.
 """
 

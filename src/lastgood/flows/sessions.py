@@ -195,7 +195,7 @@ class Sessions(SessionReader):
         await self._set(tenant, session, "model", model)
 
     async def _find_agent(self, key: str) -> AgentSpec | None:
-        """Its file may name models of its own; without it, a full reference is understood all the same."""
+        """Its file may name models of its own; without it, a full reference is understood anyway."""
         try:
             agent, _ = await resolve(self._deps.agents, key)
         except (AgentNotFound, TurnFailed):
@@ -264,7 +264,7 @@ class Sessions(SessionReader):
         found = await self.get(tenant, session)
         if found.scope is not None and agent_key != found.agent_key:
             raise Conflict(
-                f"This session is that of {found.scope.kind.value} {found.scope.id} with agent "
+                f"This session belongs to {found.scope.kind.value} {found.scope.id} and agent "
                 f"{found.agent_key}; queue a task for the other agent instead"
             )
         await check_no_tasks(self._store, found)

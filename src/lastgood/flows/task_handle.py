@@ -39,7 +39,7 @@ _ENDED = {
     TaskStatus.CANCELLED: AttemptStatus.CANCELLED,
 }
 
-_WHY_DENIED = "This request came over an API that cannot ask a person"
+_WHY_DENIED = "This tool call needs human approval, which is not available on this API"
 _DENIED = {"allowed": False, "reason": _WHY_DENIED}
 
 

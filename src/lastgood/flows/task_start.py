@@ -49,7 +49,7 @@ class TaskWishes:
     abandon: Abandon | None = None
 
 
-#: As for every turn: the session must be idle, and the turn keeps running without its client.
+#: As forevery turn: the session must be idle, and the turn keeps running without its client.
 WHEN_IDLE = TaskWishes()
 
 

@@ -56,7 +56,7 @@ class Tokens:
     ) -> tuple[Token, str]:
         """Returns the token's record and the token itself, which is never shown again.
 
-        `user`: whom it stands for. `worker`: the only worker that may use it. `by`: who creates it.
+        `user`: the user that it acts as. `worker`: the only worker that may use it. `by`: who creates it.
         """
         plain = f"lg_{secrets.token_urlsafe(32)}"
         now = self._clock.now()

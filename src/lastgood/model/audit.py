@@ -28,7 +28,7 @@ class AuditKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class AuditEntry:
-    """`actor` is the authenticated token, `user` whom it stands for; both are empty if nobody decided.
+    """`actor` is the authenticated token, `user` the user that it acts as; both are empty if nobody decided.
     `subject`: the id of what changed. `machine`: the address that the request came from, the id of the worker
     that reported it, or the name of the node that decided by itself."""
 

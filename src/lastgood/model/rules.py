@@ -15,7 +15,7 @@ class Setter:
 
     scope: Scope
     token: str
-    user: str = ""  # whom the token stands for
+    user: str = ""  # the user that the token acts as
     machine: str = ""  # for the audit record
 
 

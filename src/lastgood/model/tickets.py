@@ -9,7 +9,7 @@ from lastgood.model.ids import SessionId, TenantId
 
 @dataclass(frozen=True, slots=True)
 class StreamTicket:
-    """Good for reading the events of one session. `token` and `user` are those of whoever asked for it."""
+    """Allows reading the events of one session. `token` and `user` are those of its requester."""
 
     tenant: TenantId
     session: SessionId

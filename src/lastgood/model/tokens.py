@@ -28,7 +28,7 @@ class Token:
     created_at: float
     expires_at: float | None = None
     revoked_at: float | None = None
-    user: str = ""  # whom it stands for
+    user: str = ""  # the user that it acts as
     worker: str | None = None  # a worker's token is good for this worker only
 
     @property

@@ -14,7 +14,7 @@ no key and may be shown to a model or a person:
 
 Each host is resolved once, all its addresses are judged, and only these are connected to, so a
 name that changes its address in between gains nothing. Redirects are followed by hand and judged
-anew. There are no cookies, no proxies and nothing from the environment. The limit counts bytes
+again. There are no cookies, no proxies and nothing from the environment. The limit counts bytes
 after decompression. One connection per request: nothing is kept open.
 """
 

@@ -236,7 +236,7 @@ async def _claim(
 
 async def _request(statements: Statements, task: dict[str, Any]) -> TurnRequest | None:
     """None: it is damaged. Its task ends here: no worker could ever run it, and the tasks behind it would
-    wait for ever."""
+    wait forever."""
     row = await first(statements, "read_request", task)
     try:
         if row is not None:

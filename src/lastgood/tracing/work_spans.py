@@ -133,7 +133,7 @@ class WorkSpans:
     def _end(self, attempt: _Attempt, outcome: str) -> None:
         attempt.span.set_attribute(semconv.OUTCOME, outcome)
         attempt.span.end()
-        # A tool that took no notice of its end may still be at work when the attempt begins anew.
+        # A tool that took no notice of its end may still run when the attempt restarts.
         if self._attempts.get(attempt.id) is attempt:
             del self._attempts[attempt.id]
 

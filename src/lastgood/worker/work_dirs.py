@@ -53,7 +53,7 @@ class WorkDirs:
             made.mkdir(mode=0o700, exist_ok=True)
 
     def create(self, session: str) -> WorkDir:
-        """Makes an empty directory. Its name tells whose it is, and no two are the same."""
+        """Makes an empty directory. Its name starts with that of its session, and no two are the same."""
         digest = hashlib.sha256(session.encode()).hexdigest()[:12]
         path = self._home / f"{digest}-{secrets.token_hex(4)}"
         path.mkdir(mode=0o700)
@@ -154,7 +154,7 @@ def _try_locks(work_dir: WorkDir) -> contextlib.ExitStack | None:
             ) from None
         if not _is_locked(descriptor, fcntl.LOCK_EX):
             return None
-        # Whoever held it may have put another directory in its place: that one is not locked.
+        # Its holder may have put another directory in its place: that one is not locked.
         with contextlib.suppress(OSError):
             if os.path.samestat(os.fstat(descriptor), os.lstat(work_dir.path)):
                 return stack.pop_all()

@@ -1,6 +1,6 @@
 """Sources of documents to search.
 
-Nothing follows from them yet. A misspelt key is a mistake all the same.
+Nothing follows from them yet. A misspelt key is a mistake anyway.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Reads a git repository that nobody vouches for.
+"""Reads an untrusted git repository.
 
 A repository's configuration names programs that git runs: an fsmonitor, hooks, filters, text conversions,
-signature checks, transports. Whoever wrote the repository must not run a program by being read, so each of
+signature checks, transports. Reading a repository must not run a program that its author chose, so each of
 these is turned off, also the ones whose names only the repository knows.
 """
 

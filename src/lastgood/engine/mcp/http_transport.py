@@ -25,7 +25,7 @@ from lastgood.engine.mcp.reply_errors import OF_REPLY
 from lastgood.outside.network import EgressError, Network, checked_addresses
 
 CONNECT_SECONDS = 10.0
-#: Of a body, or of one event of a stream, which may itself go on for ever.
+#: Of a body, or of one event of a stream, which may itself go on forever.
 MAX_REPLY_BYTES = 16 * 1024 * 1024
 #: Not 400, 404 and 405: a server of an older revision answers a newer one's first request with them.
 _REFUSED = frozenset({401, 403, 500, 502, 503, 504})
@@ -84,7 +84,7 @@ class _GuardedTransport(httpx2.AsyncHTTPTransport):
         self._on_refused = on_refused
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """The SDK tells nobody which status it got, and reads bodies without a limit."""
+        """The SDK does not report the status, and reads bodies without a limit."""
         response = await super().handle_async_request(request)
         if response.status_code in _REFUSED:
             self._on_refused(_refusal(response))
@@ -124,8 +124,8 @@ def _refusal(response: httpx2.Response) -> str:
     has_oauth = "resource_metadata" in response.headers.get("www-authenticate", "")
     oauth = "; it offers OAuth, which is not supported yet" if has_oauth else ""
     if response.status_code in (401, 403):
-        return f"it answered {status}{oauth}; send a token that it accepts in `remote.headers`"
-    return f"it answered {status}"
+        return f"it responded with {status}{oauth}; send a valid token in `remote.headers`"
+    return f"it responded with {status}"
 
 
 def remote_transport(

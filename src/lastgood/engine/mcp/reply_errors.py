@@ -51,7 +51,7 @@ def reason_of(error: BaseException, reply: str = "reply") -> str:
     if isinstance(error, (ServerUnavailable, ToolFailed)):
         return str(error)
     if isinstance(error, TimeoutError):
-        return "it did not answer in time"
+        return "it did not respond in time"
     if OF_REPLY in str(error):
         return OF_REPLY + _line(str(error).partition(OF_REPLY)[2])
     if isinstance(error, MCPError) and error.error.code == mcp_types.PARSE_ERROR:

@@ -3,7 +3,7 @@
 The SDK's client lives in a task of its own, because the task that enters it must also leave it. Calls come
 from any task. Both eras of the protocol look the same from here: the SDK asks a server which one it speaks.
 
-A connection that broke stays broken. Whoever needs the server opens another one. A reply that does not fit
+A connection that broke stays broken. The next user of the server opens another one. A reply that does not fit
 the protocol breaks nothing: it fails its request.
 """
 

@@ -1,4 +1,4 @@
-"""Reads what an agent file says of an MCP server: how to reach it, and how to look after it."""
+"""Reads what an agent file says of an MCP server: how to reach it, and when to restart it."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Lifecycle:
 class ServerSpec:
     name: str  # for people
     prefix: str  # of its tools' names
-    identity: str  # the same for the same server, whoever uses it
+    identity: str  # the same for the same server, independent of its user
     lifecycle: Lifecycle
     spec: ToolsetSpec
 

@@ -52,7 +52,7 @@ class ServerProcess:
         if self.has_closed or self._process.returncode is not None:
             return True
         try:
-            # The end of its output may not have been read yet. Its exit status is left for whoever reaps it.
+            # The end of its output may not have been read yet. Other code collects its exit status.
             return os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
         except ChildProcessError:
             return True
@@ -183,6 +183,6 @@ async def _write(
                 process.stdin.write(text.encode() + b"\n")
                 await process.stdin.drain()
     except (OSError, RuntimeError):
-        # The process may be alive and read nothing: without this, a request would wait for ever.
+        # The process may be alive and read nothing: without this, a request would wait forever.
         state.has_closed = True
         await incoming.aclose()

@@ -65,7 +65,7 @@ class _PartialCall:
 
     @property
     def is_whole(self) -> bool:
-        """Whether its arguments are complete. Does not parse long ones: this is called for every chunk."""
+        """Whether its arguments are complete. Does not parse long ones: this is called forevery chunk."""
         if self.arguments.length > _LONG_ARGUMENTS:
             return False
         try:

@@ -1,4 +1,4 @@
-"""What the loop needs of a model, for every provider."""
+"""What the loop needs of a model, forevery provider."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class ChunkKind(StrEnum):
 
 
 class Chunk(NamedTuple):
-    """There is one for every few letters of an answer, so it is the cheapest thing there is."""
+    """There is one forevery few letters of an answer, so it is the cheapest thing there is."""
 
     text: str
     kind: ChunkKind = ChunkKind.TEXT

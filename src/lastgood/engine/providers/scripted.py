@@ -19,7 +19,7 @@ occurrence. The same prompt always gives the same answer. Every prompt is given 
 `log` before anything else happens: what the model saw can be judged from outside.
 
 Where it stands in for a model that nobody configured, it says so in the first answer of a session,
-unless the message has directives: whoever writes those knows whom they talk to.
+unless the message has directives: their author knows that no model answers.
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ def _response(script: _Script, messages: Sequence[Message]) -> Message:
     if given >= len(script.calls):
         return assistant(script.says)
     calls = (
-        # Numbered anew in each turn, as some providers do: ids repeat across turns.
+        # Numbered from the start in each turn, as some providers do: ids repeat across turns.
         ToolCall(f"call-{given}-{number}", name, arguments)
         for number, (name, arguments) in enumerate(script.calls[given])
     )

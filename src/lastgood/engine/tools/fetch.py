@@ -1,6 +1,6 @@
 """The `fetch` toolset: reads web pages, from public addresses (and private networks, if its file says so).
 
-What may be reached is decided by `core/egress`, for each redirect anew. A page is untrusted: it is a tool
+What may be reached is decided by `core/egress`, for each redirect again. A page is untrusted: it is a tool
 result, and nothing in it grants any right.
 """
 

@@ -1,6 +1,6 @@
 """Searches the files under a root for a text or a regular expression.
 
-It runs in a process of its own. A regular expression can take for ever, and while it
+It runs in a process of its own. A regular expression can take forever, and while it
 does, Python lets no other thread run: within the server it would stop every session.
 A process can be ended at its time limit.
 """

@@ -2,7 +2,7 @@
 
 A command leads a session and a process group of its own. Whatever ends it (its own
 exit, its time limit, a cancelled turn, the death of this server), the whole group is
-killed: what it left in the background does not outlive it. Only what makes itself a
+killed: what it left in the background is killed with it. Only what makes itself a
 group or a session of its own gets away (`setsid`, `set -m`); no portable means reaches it.
 
 Output is read as fast as it comes and kept up to a limit, its beginning and its end.
@@ -47,7 +47,7 @@ _WITH_LIFELINE = (
     '(exec "$@" 2>&4 3<&- 4>&-); code=$?; kill -9 $!; wait $!; exit $code'
 )
 
-#: The file that the command reads is opened anew, from its beginning.
+#: The file that the command reads is opened again and read from its start.
 _WITH_INPUT = 'exec "$@" <"$0"'
 
 

@@ -168,7 +168,7 @@ def _folder(use: ToolUse, path: str) -> Path:
 
 
 def _seconds(spec: ToolsetSpec, default: int) -> int:
-    """The file may say so. Bounded, because nothing else ends a command that waits for ever."""
+    """The file may say so. Bounded, because nothing else ends a command that waits forever."""
     return min(int(spec.options.get("timeout") or default), MOST_SECONDS)
 
 

@@ -53,7 +53,7 @@ class Tool:
     effect: Effect = Effect.UNKNOWN
 
     def as_json(self) -> dict[str, Any]:
-        """A copy of its own for every caller: what a provider does to it stays there."""
+        """A copy of its own forevery caller: what a provider does to it stays there."""
         function = {"name": self.name, "description": self.description, "parameters": self.parameters}
         copied: dict[str, Any] = orjson.loads(orjson.dumps({"type": "function", "function": function}))
         return copied

@@ -69,7 +69,7 @@ class ClaimCall:
     runtimes: tuple[str, ...]
     max_tasks: int
     wait_seconds: float = 0.0
-    token: str = LOCAL.token  # of the worker, and whom it stands for
+    token: str = LOCAL.token  # of the worker, and the user that it acts as
     user: str = ""
 
 
@@ -157,7 +157,7 @@ class Claims:
         except LastgoodError:
             raise  # the short lease ends, and then it is claimed again
         except Exception:
-            # One task must not keep its worker from all others, nor be tried for ever.
+            # One task must not keep its worker from all others, nor be tried forever.
             log.exception("a claim could not be prepared", extra={"fields": _about(claimed)})
             await self._defer(claimed, token)
             return None

@@ -237,7 +237,7 @@ class FinalReports:
         return report
 
     async def _keep_late(self, key: ClaimRef, state: ClaimState, late: Late) -> None:
-        """Its native session was used all the same: it holds a prompt that nobody has committed, and a later
+        """Its native session was used anyway: it holds a prompt that nobody has committed, and a later
         task must find it. Whatever ended the claim says nothing of it."""
         pointer = replace(late.pointer(state), outcome=PointerOutcome.UNCOUNTED, is_dirty=True)
         if pointer.native_session is not None or pointer.work_dir is not None or pointer.retires:

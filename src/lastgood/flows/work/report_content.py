@@ -30,7 +30,7 @@ from lastgood.model.tasks import ClaimState, PointerReport, TaskEnd, TaskMessage
 @dataclass(frozen=True, slots=True)
 class ClaimRef:
     """How a worker names its claim. `worker` is None for a principal that is bound to no worker; `user`
-    is whom its token stands for: it must be the owner of the worker that claimed."""
+    is the user that its token acts as: it must be the owner of the worker that claimed."""
 
     tenant: TenantId
     task: TaskId

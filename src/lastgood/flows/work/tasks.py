@@ -46,7 +46,7 @@ MOST_PRIORITY = 100
 
 @dataclass(frozen=True, slots=True)
 class NewTaskRequest:
-    """`caller` is the token, `user` whom it stands for."""
+    """`caller` is the token, `user` the user that it acts as."""
 
     tenant: TenantId
     caller: str

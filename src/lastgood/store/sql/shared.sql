@@ -236,7 +236,7 @@ WHERE attempt_id = :attempt AND settled_at IS NULL;
 
 -- name: give_back_queued
 -- After every other end. Steers are turns of their own, as nobody has answered them. The follow-up
--- that the turn was is tried again, but not for ever: core/parking_policy.py says when it parks, and why.
+-- that the turn was is tried again, but not forever: core/parking_policy.py says when it parks, and why.
 -- NULL limits never park: an outage or a restart says nothing about the turn.
 UPDATE queued
 SET kind = 'followup', journaled = false, attempt_id = NULL,

@@ -1,5 +1,5 @@
 -- Writes on SQLite. Each runs inside a transaction of the one writer; the
--- conditions are in the WHERE clauses all the same, because the caller's view is
+-- conditions are in the WHERE clauses anyway, because the caller's view is
 -- older than the transaction. clock() is the database's time.
 
 -- name: insert_session

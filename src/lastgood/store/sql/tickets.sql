@@ -12,6 +12,6 @@ RETURNING expires_at;
 SELECT tenant, session_id, token, username FROM stream_tickets WHERE hash = :hash AND expires_at > (SELECT clock());
 
 -- name: token_ended
--- Whoever has no token, on a server that needs none or behind a proxy, has none that could end.
+-- Callers without a token (the server needs none, or a proxy logs them in) have none that could end.
 SELECT 1 FROM tokens
 WHERE id = :token AND (revoked_at IS NOT NULL OR expires_at IS NOT NULL AND expires_at <= (SELECT clock()));

@@ -61,7 +61,7 @@ FROM webhook_outbox JOIN webhooks ON webhooks.id = webhook_outbox.webhook_id
 WHERE webhook_outbox.n = :number;
 
 -- name: set_delivered
--- Whoever has leased it meanwhile: it was delivered.
+-- Also if another server has leased it meanwhile: it was delivered.
 UPDATE webhook_outbox SET delivered_at = clock(), due_at = NULL, last_error = NULL
 WHERE n = :number AND delivered_at IS NULL;
 

@@ -42,8 +42,8 @@ EFFECTS, RECORDS = list_of(EFFECT.schema), list_of(RECORD.schema)
 FILTERS: dict[str, tuple[str, dict[str, Any]]] = {
     "limit": ("Page size", {"type": "integer", "minimum": 1, "maximum": MOST_IN_PAGE}),
     "cursor": ("X-Next-Cursor of the previous page", {"type": "integer", "minimum": 0}),
-    "kind": ("Filter by what was done", {"enum": [*AuditKind]}),
-    "subject": ("Filter by the id of what changed", {"type": "string"}),
+    "kind": ("Filter by kind", {"enum": [*AuditKind]}),
+    "subject": ("Filter by the id of the changed object", {"type": "string"}),
     "user": ("Filter by the user of the token", {"type": "string"}),
 }
 

@@ -37,11 +37,11 @@ REPORT = object_of(
 )
 _LONGEST = ", ".join(f"{days} days by {step}" for step, days in MOST_DAYS.items())
 QUERY: dict[str, tuple[str, dict[str, Any]]] = {
-    "since": (f"Begin of the range, by default seven days before its end; at most {_LONGEST}", _DATE_TIME),
+    "since": (f"Start of the range, by default seven days before its end; at most {_LONGEST}", _DATE_TIME),
     "until": ("End of the range, by default now", _DATE_TIME),
-    "step": ("Length of a row, by default day (UTC)", {"enum": [*UsageStep]}),
-    "by": ("Return a row for each value of this", {"enum": [*UsageDimension]}),
-    **{one.value: (f"Count only this {one.value}", {"type": "string"}) for one in UsageDimension},
+    "step": ("Time span of one row, by default a day (UTC)", {"enum": [*UsageStep]}),
+    "by": ("Group rows by this dimension", {"enum": [*UsageDimension]}),
+    **{one.value: (f"Filter by {one.value}", {"type": "string"}) for one in UsageDimension},
 }
 
 

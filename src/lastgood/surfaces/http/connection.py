@@ -103,7 +103,7 @@ class HttpConnection(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         super().on_response_complete()
         if self._in_body and self.cycle.response_complete and not self.transport.is_closing():
-            # Closed at once, the client might never read why; read for ever, it might never end.
+            # Closed at once, the client might never read why; read forever, it might never end.
             self._end_in(self.linger_seconds, self.transport.close)
 
     def pause_writing(self) -> None:

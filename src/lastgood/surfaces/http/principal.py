@@ -12,7 +12,7 @@ from lastgood.model.tokens import Scope
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """`name` identifies the token; it is not secret. `user` is whom it stands for."""
+    """`name` identifies the token; it is not secret. `user` is the user that it acts as."""
 
     tenant: TenantId
     name: str

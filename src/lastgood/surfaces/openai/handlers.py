@@ -274,13 +274,13 @@ class ChatHandlers:
                 await submitted.leave()
 
     async def _streamed(self, chunks: Chunks, submitted: TurnHandle, tried: TriedAgainText | None) -> Frames:
-        tells = False
+        has_output = False
         if submitted.replayed:
             return
         async with aclosing(submitted.events(from_begin=False)) as events:
             async for event in events:
-                if not tells and event.kind not in _AT_BEGIN:
-                    tells = True
+                if not has_output and event.kind not in _AT_BEGIN:
+                    has_output = True
                     for earlier in said_before(chunks, submitted):
                         yield earlier
                 shown = event if tried is None else tried.left_of(event)

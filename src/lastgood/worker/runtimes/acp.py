@@ -199,7 +199,7 @@ class _Conversation:
         if name is None:
             raise record.refused(self._job, "it is not a session of this kind")
         if name.store != self._store:
-            raise record.refused(self._job, "it was made in another home")
+            raise record.refused(self._job, "it was created in another home directory")
         abilities = hello.get("agentCapabilities")
         if not isinstance(abilities, dict) or abilities.get("loadSession") is not True:
             raise record.refused(self._job, "the agent cannot load sessions")
@@ -210,7 +210,7 @@ class _Conversation:
             raise record.refused(self._job, str(error)) from error
         if digest_of(self._updates.first_message) != name.start:
             shown = "no conversation" if not self._updates.first_message else "another conversation"
-            raise record.refused(self._job, f"the agent shows {shown} under its id")
+            raise record.refused(self._job, f"the agent loaded {shown} under its id")
         return name, opened
 
     async def _set_mode(self, opened: Any) -> None:

@@ -291,7 +291,7 @@ class _Conversation:
         try:
             return await self._answers[id]
         except Exception as error:  # claude waits for an answer; without one the turn would hang
-            return JobAnswer(False, f"The permission could not be asked for: {error}")
+            return JobAnswer(False, f"Could not request the permission: {error}")
 
     # -- the end -------------------------------------------------------------------------
 

@@ -174,7 +174,7 @@ class CliProcess:
             self._close_pipes()
 
     def _close_pipes(self) -> None:
-        """A process that escaped may keep the other ends open for ever."""
+        """A process that escaped may keep the other ends open forever."""
         transport = getattr(self._process, "_transport", None)
         if isinstance(transport, asyncio.BaseTransport):
             transport.close()

@@ -49,7 +49,7 @@ from lastgood.worker.runtimes.versions import version_of
 TESTED = frozenset({"0.166.0"})
 START_SECONDS = 60.0
 EXIT_SECONDS = 3.0
-#: Codex retries a model that cannot be reached for ever; after so many reports in a row the job has failed.
+#: Codex retries a model that cannot be reached forever; after so many reports in a row the job has failed.
 RETRIES_SEEN = 3
 
 

@@ -229,7 +229,7 @@ CREATE TABLE tokens (
     id           TEXT PRIMARY KEY,
     tenant       TEXT NOT NULL,
     name         TEXT NOT NULL,
-    username     TEXT NOT NULL DEFAULT '',  -- whom it stands for
+    username     TEXT NOT NULL DEFAULT '',  -- the user that it acts as
     worker_id    TEXT,                      -- a worker's token is good for this worker only
     hash         BYTEA NOT NULL UNIQUE,     -- the token itself is stored nowhere
     scopes       TEXT NOT NULL,
@@ -492,7 +492,7 @@ CREATE TABLE audit (
     at         DOUBLE PRECISION NOT NULL,
     kind       TEXT NOT NULL,
     actor      TEXT NOT NULL,              -- the token
-    username   TEXT NOT NULL,              -- whom the token stands for
+    username   TEXT NOT NULL,              -- the user that the token acts as
     subject    TEXT NOT NULL,              -- the id of what was changed
     detail     TEXT NOT NULL DEFAULT '{}',
     machine    TEXT NOT NULL DEFAULT ''    -- an address, a worker or a node
@@ -500,7 +500,7 @@ CREATE TABLE audit (
 CREATE INDEX audit_by_tenant ON audit (tenant, n);
 CREATE INDEX audit_by_subject ON audit (tenant, subject, n);
 
--- Who is told of what. The secret signs what is sent, so it is stored as it is, and listed nowhere.
+-- Receivers and their events. The secret signs each message, so it is stored in plain text; no list shows it.
 CREATE TABLE webhooks (
     id          TEXT PRIMARY KEY,
     tenant      TEXT NOT NULL,
