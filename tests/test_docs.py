@@ -381,13 +381,13 @@ def functions_of_tests() -> set[str]:
 
 
 def unkept(text: str, known: set[str]) -> list[str]:
-    """Promises without a status, and those that are said to be kept by something that is not there."""
+    """Promises without tests, and those whose tests do not exist."""
     found = []
     for number, status in rows(text).items():
-        if not re.match(r"(kept now|planned)\b", status):
-            found.append(f"{number} is neither kept nor planned: {status}")
-        if status.startswith("kept now") and not guards(status):
-            found.append(f"{number} is kept by nothing")
+        if not re.match(r"(tested by|planned)\b", status):
+            found.append(f"{number} is neither tested nor planned: {status}")
+        if status.startswith("tested by") and not guards(status):
+            found.append(f"{number} names no test")
         found += [f"{number} names {name}" for name in guards(status) if name not in known]
     named = re.findall(r"`(test_\w+)`", text)
     return found + [f"there is no {name}" for name in named if name not in known]
@@ -495,12 +495,12 @@ def test_a_path_or_a_target_that_is_gone_is_found() -> None:
 @pytest.mark.parametrize(
     ("status", "found"),
     [
-        ("kept now: `test_known`", 0),
+        ("tested by `test_known`", 0),
         ("planned", 0),
-        ("kept now", 1),
+        ("tested by", 1),
         ("nearly", 1),
-        ("kept now: `a_probe_that_is_gone`", 1),
-        ("kept now: `test_gone`", 2),
+        ("tested by `a_probe_that_is_gone`", 1),
+        ("tested by `test_gone`", 2),
     ],
 )
 def test_a_promise_without_a_guard_is_found(status: str, found: int) -> None:
