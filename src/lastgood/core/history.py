@@ -136,15 +136,17 @@ def valid_message(message: Message) -> Message:
         return message
     calls = message.tool_calls if message.role is Role.ASSISTANT else ()
     answers = message.tool_call_id if message.role is Role.TOOL else None
-    mended = Message(
+    valid = Message(
         message.role,
         valid_text(message.content),
-        tuple(ToolCall(valid_text(call.id), valid_text(call.name), valid_text(call.arguments)) for call in calls),
+        tuple(
+            ToolCall(valid_text(call.id), valid_text(call.name), valid_text(call.arguments)) for call in calls
+        ),
         None if answers is None else valid_text(answers),
         tuple(map(_valid_part, message.parts)),
         _valid_reasoning(message.reasoning) if message.role is Role.ASSISTANT else None,
     )
-    return message if mended == message else mended
+    return message if valid == message else valid
 
 
 def with_unique_call_ids(message: Message) -> Message:
@@ -165,10 +167,14 @@ def with_unique_call_ids(message: Message) -> Message:
 
 
 def _is_plain(message: Message) -> bool:
-    """Whether a message is text only, with nothing to mend: true for nearly all, and checked often."""
+    """Whether a message is text only, and already valid: true for nearly all, and checked often."""
     text = message.content
     more = message.tool_calls or message.parts or message.reasoning or message.tool_call_id is not None
     return not more and text.isascii() and "\x00" not in text
+
+
+def _valid_call(call: ToolCall) -> ToolCall:
+    return ToolCall(valid_text(call.id), valid_text(call.name), valid_text(call.arguments))
 
 
 def _valid_part(part: Part) -> Part:
