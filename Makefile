@@ -57,7 +57,7 @@ check: $(STAMP) ## check format, lint, types, room boundaries and documentation
 	$(BIN)/ruff check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(PY) -m pytest -q $(STRUCTURE)
+	$(PY) -m pytest -q --numprocesses=2 --dist=worksteal $(STRUCTURE)
 
 format: $(STAMP) ## format the code and apply the safe lint fixes
 	$(BIN)/ruff check --fix-only

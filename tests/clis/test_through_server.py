@@ -175,7 +175,7 @@ def test_a_steer_reaches_the_running_turn_of_claude(
     task_server.until_task(task, "waiting")
     steer = {"messages": [{"role": "user", "content": "also MARK-steer"}]}
     task_server.call("POST", f"/api/sessions/{session}/steer", steer)
-    until(lambda: task_server.server.rows("SELECT n FROM queued WHERE heard") != [])
+    until(lambda: task_server.server.rows("SELECT n FROM queued WHERE journaled") != [])
     answer(task_server, task, allowed=True)
     task_server.until_task(task, "completed")
     assert "MARK-steer" in task_server.history(session)[-1][1]
