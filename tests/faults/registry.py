@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
@@ -23,13 +24,23 @@ ALL_DEFECTS: tuple[Defect, ...] = tuple(DEFECTS)
 
 
 def caught_by_probe(one: Defect) -> str | None:
-    """Probes of the same subject come first: one of them probably objects, and the others need not run."""
+    """Probes that are named like the defect come first: one of them probably objects, and the others need not
+    run. All of them run before this returns None."""
+    words, subject = _words(one.name), _subject(one.plant)
+
+    def likeness(probe: Probe) -> tuple[int, bool]:
+        return len(words & _words(probe.name)), _subject(probe.story).endswith(subject)
+
     with one.plant():
-        subject = _subject(one.plant)
-        for probe in sorted(ALL_PROBES, key=lambda probe: not _subject(probe.story).endswith(subject)):
+        for probe in sorted(ALL_PROBES, key=likeness, reverse=True):
             if (objection := probe.objects()) is not None:
                 return f"{probe.name}: {objection}"
     return None
+
+
+def _words(name: str) -> set[str]:
+    """Their beginnings: a probe may say in the plural what its defect says in the singular."""
+    return {word[:5] for word in re.findall("[a-z]+", name.lower()) if len(word) > 3}
 
 
 def _subject(registered: Callable[..., object]) -> str:

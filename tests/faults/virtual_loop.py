@@ -9,6 +9,9 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
+#: A simulation of two nodes takes some thousands. What takes more goes round in circles.
+MOST_ROUNDS = 50_000
+
 
 class _JumpingSelector(selectors.DefaultSelector):
     """Does not wait: moves the clock instead."""
@@ -16,9 +19,13 @@ class _JumpingSelector(selectors.DefaultSelector):
     def __init__(self) -> None:
         super().__init__()
         self.now = 0.0
+        self._rounds = 0
 
     def select(self, timeout: float | None = None) -> list[Any]:
         ready = super().select(0)
+        self._rounds += 1
+        if self._rounds == MOST_ROUNDS:
+            raise RuntimeError("the simulation is stuck: it does not come to an end")
         if not ready:
             if timeout is None:
                 raise RuntimeError("the simulation is stuck: nothing will ever happen again")
