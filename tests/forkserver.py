@@ -225,9 +225,23 @@ def _import_everything() -> None:
     for module in pkgutil.walk_packages(lastgood.__path__, "lastgood."):
         if not module.name.startswith(_RARE) and not module.name.endswith("__main__"):
             importlib.import_module(module.name)
+    _describe_bodies()
     assert threading.active_count() == 1, "a fork would lose the other threads"
     gc.collect()
     gc.freeze()
+
+
+def _describe_bodies() -> None:
+    """Makes the JSON schemas that each server makes while it starts, which takes it most of the time."""
+    from pydantic import BaseModel
+
+    from lastgood.surfaces.http.json_schema import schema_of
+
+    models = BaseModel.__subclasses__()
+    for model in models:
+        models += model.__subclasses__()
+        if model.__module__.startswith("lastgood.surfaces."):
+            schema_of(model)
 
 
 def _serve(control: socket.socket) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 from pydantic import BaseModel
@@ -21,8 +22,9 @@ def or_null(schema: Schema) -> Schema:
     return {"anyOf": [schema, {"type": "null"}]}
 
 
+@cache
 def schema_of(model: type[BaseModel]) -> Schema:
-    """Self-contained: its definitions are inside it, under `$defs`."""
+    """Self-contained: its definitions are inside it, under `$defs`. Shared: never change what it returns."""
     return model.model_json_schema(by_alias=True)
 
 
