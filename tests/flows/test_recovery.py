@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from lastgood.core.approval import shown
 from lastgood.errors import AgentNotFound, NothingPending, SessionBusy, SessionNotFound
 from lastgood.flows.turn_handle import TurnHandle
 from lastgood.model.agents import AgentSpec, OnUnknown, Permissions
@@ -373,7 +374,9 @@ async def waits(cluster: Cluster, **fields: Any) -> tuple[Lastgood, SessionId, A
 
 async def test_an_unknown_outcome_may_be_a_question(cluster: Cluster) -> None:
     node, session, attempt = await waits(cluster)
+    assert attempt.question is not None
     assert attempt.question == {
+        "definition": attempt.question["definition"],
         "kind": "unknown_outcome",
         "place": "2:call-1-0",
         "call": "call-1-0",
@@ -385,7 +388,7 @@ async def test_an_unknown_outcome_may_be_a_question(cluster: Cluster) -> None:
     assert (found.status, found.attempt) == (SessionStatus.WAITING, attempt.id)
     events = await cluster.backend.store.read_events(DEFAULT_TENANT, session, after=0)
     assert isinstance(events[-1].data, AttemptWaits)
-    assert events[-1].data.question == attempt.question
+    assert events[-1].data.question == shown(attempt.question)
     with pytest.raises(SessionBusy) as refused:
         await cluster.submit(node, session, "me")
     assert refused.value.detail["status"] == "waiting"

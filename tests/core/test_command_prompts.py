@@ -1,0 +1,49 @@
+"""What a command of an agent file becomes, with what was typed after its name."""
+
+from __future__ import annotations
+
+import pytest
+
+from lastgood.core.command_prompts import command_prompt, unknown_expressions, uses_environment
+
+
+@pytest.mark.parametrize(
+    ("instruction", "typed", "prompt"),
+    [
+        ("Fix it", "", "Fix it"),
+        ("Fix it ", "the door", "Fix it the door"),
+        ("", "the door", "the door"),
+        ("Fix ${args}", "a b", "Fix a b"),
+        ("Fix ${args[0]}, then ${args[1]}", "'the door' \"a roof\"", "Fix the door, then a roof"),
+        ("Fix ${args[3]}.", "a", "Fix ."),
+        ("Fix ${args[3] || 'all'}.", "a", "Fix all."),
+        ('Fix ${args || "all"}', "", "Fix all"),
+        ("Fix ${args.join()}", "a b", "Fix a,b"),
+        ("Fix ${args.join(', ')}", "a b", "Fix a, b"),
+        ("Ask ${env.NAME}", "", "Ask Ada"),
+        ("Ask ${env.NAME}", "now", "Ask Ada now"),
+        ("Ask ${env.OTHER}.", "", "Ask ."),
+        ("Ask ${env.OTHER || 'Bob'}", "", "Ask Bob"),
+        ("Ask ${read()}", "", "Ask ${read()}"),
+    ],
+)
+def test_a_command_gets_what_was_typed(instruction: str, typed: str, prompt: str) -> None:
+    assert command_prompt(instruction, typed, {"NAME": "Ada"}) == prompt
+
+
+@pytest.mark.parametrize(
+    ("text", "unknown"),
+    [
+        ("plain", []),
+        ("${args[0]} ${env.NAME} costs $5", []),
+        ("${read()} and !run(a)", ["${read()}", "!run(a)"]),
+        ("${args.length}", ["${args.length}"]),
+    ],
+)
+def test_expressions_that_stay_as_they_are_written_are_named(text: str, unknown: list[str]) -> None:
+    assert list(unknown_expressions(text)) == unknown
+
+
+def test_an_instruction_says_whether_it_needs_the_environment() -> None:
+    assert uses_environment("${env.NAME}")
+    assert not uses_environment("${args}")
