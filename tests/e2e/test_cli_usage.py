@@ -53,7 +53,7 @@ def test_an_unknown_option_is_one_line_that_names_the_help(capsys: Capture, comm
         (("srve",), "unknown command 'srve' (did you mean serve?)", "lastgood"),
         (("sessions", "lst"), "unknown command 'lst' (did you mean list?)", "lastgood sessions"),
         (("serve", "--lisen", "x"), "--lisen (did you mean --listen?)", "lastgood serve"),
-        (("run",), "required: AGENT;", "lastgood run"),
+        (("run",), "required: AGENT; for example: lastgood run default;", "lastgood run"),
         (("run", AGENT, "hi", "--nonsense"), "--nonsense", "lastgood run"),
         (("sessions", "list", "extra"), "extra", "lastgood sessions list"),
         (("sessions", "list", "a\nb"), "a b", "lastgood sessions list"),

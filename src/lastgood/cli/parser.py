@@ -54,11 +54,16 @@ SESSION_ID = "session id, or -1 for the newest session, -2 for the second newest
 class CommandParser(argparse.ArgumentParser):
     """Reports errors in one line that names the help. `args.parser` is the parser of the command."""
 
+    #: An example, for whoever leaves out what is required.
+    example = ""
+
     def __init__(self, **options: Any) -> None:
         super().__init__(allow_abbrev=False, **options)
         self.set_defaults(parser=self)
 
     def error(self, message: str) -> NoReturn:
+        if self.example and message.startswith("the following arguments are required"):
+            message += f"; for example: {self.example}"
         raise WrongUsage(f"{message}; see {self.prog} --help")
 
     def reject_options(self, unknown: Sequence[str]) -> NoReturn:

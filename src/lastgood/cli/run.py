@@ -37,6 +37,7 @@ from lastgood.settings import Settings
 
 
 def configure(parser: CommandParser) -> None:
+    parser.example = "lastgood run default"
     parser.add_argument(
         "agent",
         metavar="AGENT",

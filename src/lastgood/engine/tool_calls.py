@@ -283,6 +283,7 @@ def denial(tool: str, denied: Denied) -> str:
     """Ends with the line to paste."""
     line = orjson.dumps([literal_rule(tool)]).decode()
     remedy = denied.remedy or (
-        f"use a wider --safety, or add this line to the agent file: permissions: {{allow: {line}}}"
+        "use --safety balanced (asks a person), "
+        f"or add this line to the agent file: permissions: {{allow: {line}}}"
     )
     return f"{tool} is not allowed: {denied.reason}. To allow it, {remedy}"
