@@ -139,6 +139,8 @@ def test_I40_a_schema_that_contains_itself_ends() -> None:
         "type": "array",
         "items": {"type": "string"},
     }
+    about = schema_of(document, {"type": "string", "description": "d" * 5000})["description"]
+    assert len(about) == 1024
     assert schema_of(document, {"type": 7, "items": 8, "properties": 9}) == {"items": 8, "properties": 9}
 
 

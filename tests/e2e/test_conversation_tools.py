@@ -127,6 +127,7 @@ def test_the_user_opens_a_page_and_says_so(action: str, words: str, api: Api) ->
     api.begun(session, "!tool dashboard {}\n!say done")
     until(lambda: api.get(f"/api/sessions/{session}/pending"))
     [question] = api.get(f"/api/sessions/{session}/pending")
+    assert question["url"] == "https://example.com/v17"
     assert question["message"] == "The agent asks you to open https://example.com/v17"
     [asked] = [one for one in events_of(api, session) if one.type == "elicitation_request"]
     assert "https://example.com/v17" in json.dumps(asked.data)

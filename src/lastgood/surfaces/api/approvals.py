@@ -24,6 +24,7 @@ QUESTION: Resource[PendingQuestion] = Resource(
     ResourceField("reason", TEXT, lambda one: one.question.get("reason", one.question.get("title", ""))),
     ResourceField("message", TEXT, lambda one: one.question.get("message", "")),
     ResourceField("schema", ANY, lambda one: one.question.get("schema")),
+    ResourceField("url", or_null(TEXT), lambda one: one.question.get("url")),
     ResourceField(
         "deadline_at",
         or_null(TEXT),
