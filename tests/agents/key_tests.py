@@ -153,6 +153,30 @@ TESTS: dict[str, str] = {
     ),
     "mcp.name": "e2e/test_mcp.py::test_a_clash_of_names_offers_both_tools",
     "lifecycle.required": "e2e/test_mcp.py::test_a_required_server_that_is_missing_fails_the_turn",
+    # -- toolsets that call an API
+    **_each(
+        "tools/test_http_toolset_keys.py::",
+        test_a_file_may_open_private_networks="api.allow_private_ips openapi.allow_private_ips",
+        test_a_file_may_say_how_much_and_how_long="openapi.timeout openapi.max_output_bytes",
+        test_the_model_knows_the_schema_of_the_response="api_config.output_schema",
+    ),
+    **_each(
+        "e2e/test_http_tools.py::",
+        test_a_get_needs_no_approval_and_its_arguments_stay_in_their_place="api.api_config api_config.name"
+        " api_config.endpoint api_config.method api_config.args api_config.headers api_config.required"
+        " api_config.instruction",
+        test_I40_what_goes_wrong_is_a_bounded_tool_error="api.timeout",
+        test_the_operations_of_a_document_are_tools="openapi.url openapi.headers",
+    ),
+    # -- other toolsets
+    "background_jobs.env": "e2e/test_background_jobs.py::"
+    "test_a_job_runs_on_after_its_turn_and_is_seen_waited_for_and_stopped",
+    **_each(
+        "e2e/test_conversation_tools.py::",
+        test_a_chosen_model_answers_from_the_next_response_on_and_in_later_turns="model_picker.models",
+        test_the_user_opens_a_page_and_says_so="open_url.url open_url.name",
+        test_json_results_are_toon_where_the_file_asks_for_it="toolset.toon",
+    ),
     # -- hooks
     **_each(
         _HOOKS,
