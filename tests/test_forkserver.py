@@ -96,6 +96,7 @@ def test_it_gets_the_given_environment_folder_umask_and_files(tmp_path: Path) ->
 
 def test_no_other_file_is_inherited(lastgood: Command, tmp_path: Path) -> None:
     process = lastgood.start("run", AGENT, ENDLESS)
+    (tmp_path / "other").mkdir()
     other = Command(tmp_path / "other").start("run", AGENT, ENDLESS)
     try:
         assert process.stdout is not None
