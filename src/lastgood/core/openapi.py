@@ -44,7 +44,7 @@ class Operation:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class OperationRequest:
     url: str
     body: bytes | None
 
@@ -200,7 +200,7 @@ def _joined(plain: dict[str, Any], part: dict[str, Any]) -> dict[str, Any]:
     return joined
 
 
-def request_of(operation: Operation, base: str, arguments: Mapping[str, Any]) -> Request:
+def request_of(operation: Operation, base: str, arguments: Mapping[str, Any]) -> OperationRequest:
     """No value leaves its place: all are encoded."""
     path, query, body = operation.path, list[tuple[str, str]](), dict[str, Any]()
     for argument in operation.arguments:
@@ -217,8 +217,8 @@ def request_of(operation: Operation, base: str, arguments: Mapping[str, Any]) ->
     url = f"{base}/{path.lstrip('/')}" + (f"?{urlencode(query)}" if query else "")
     if operation.whole_body:
         sent = arguments.get("body")
-        return Request(url, None if sent is None else json.dumps(sent).encode())
-    return Request(url, json.dumps(body).encode() if body else None)
+        return OperationRequest(url, None if sent is None else json.dumps(sent).encode())
+    return OperationRequest(url, json.dumps(body).encode() if body else None)
 
 
 def _text(value: Any) -> str:

@@ -82,7 +82,7 @@ class JobToolset:
 
 
 @dataclass(slots=True)
-class Job:
+class BackgroundJob:
     id: str
     line: str
     folder: str
@@ -129,7 +129,7 @@ class SessionJobs:
     def __init__(self, toolset: JobToolset, spec: ToolsetSpec, place: SessionPlace) -> None:
         self._toolset, self._spec, self.place = toolset, spec, place
         self._shell = Shell(spec, toolset.environment)
-        self._jobs: dict[str, Job] = {}
+        self._jobs: dict[str, BackgroundJob] = {}
         self.used_at = toolset.clock()
 
     @property
@@ -161,7 +161,7 @@ class SessionJobs:
         self._toolset.check_room(self.place)
         folder = use.arguments.get("cwd", ".")
         spec = self._shell.process_of(use, line, folder=folder, seconds=JOB_SECONDS, kept_bytes=KEPT_BYTES)
-        job = Job(id, line, folder, RunningProcess(spec, _silent), self._toolset.clock())
+        job = BackgroundJob(id, line, folder, RunningProcess(spec, _silent), self._toolset.clock())
         self._jobs.pop(id, None)
         self._jobs[id] = job
         self._toolset.keep(self)
@@ -201,7 +201,7 @@ class SessionJobs:
         report = await in_thread(lambda stop: job.report())
         return f"The job still runs after {seconds} s.\n\n{report}" if job.is_running else report
 
-    def _job(self, use: ToolUse) -> Job:
+    def _job(self, use: ToolUse) -> BackgroundJob:
         id = use.arguments["job_id"]
         job = self._jobs.get(id)
         if job is None:
@@ -251,7 +251,7 @@ class SessionJobs:
         )
 
 
-def _started(job: Job) -> str:
+def _started(job: BackgroundJob) -> str:
     return f"{STARTED}{job.id}\nCommand: {job.line}\nWorking directory: {job.folder}"
 
 
