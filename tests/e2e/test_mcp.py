@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from lastgood.engine.mcp.toolset import MOST_OF_ONE_SERVER
+from lastgood.engine.mcp.mcp_toolset import MOST_OF_ONE_SERVER
 from tests.e2e.api import Api
 from tests.e2e.command import until
 from tests.e2e.server import LiveServer

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from lastgood.engine.mcp.toolset import McpToolset
+from lastgood.engine.mcp.mcp_toolset import McpToolset
 from lastgood.engine.tools.command_environment import Environment
 from lastgood.engine.tools.program_tools import LiveProgram, Offer, SessionPlace
 from lastgood.engine.tools.tool import ToolUse

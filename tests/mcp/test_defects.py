@@ -10,10 +10,10 @@ from unittest.mock import patch
 
 import pytest
 
-from lastgood.engine.mcp import toolset
+from lastgood.engine.mcp import mcp_toolset
+from lastgood.engine.mcp.mcp_toolset import McpToolset
 from lastgood.engine.mcp.server_connection import Connection
 from lastgood.engine.mcp.server_spec import ServerSpec
-from lastgood.engine.mcp.toolset import McpToolset
 from tests.mcp import test_replies, test_servers
 from tests.mcp.conftest import Servers
 
@@ -56,7 +56,7 @@ def _changes_ignored() -> Iterator[None]:
 
 @contextmanager
 def _restart_hidden() -> Iterator[None]:
-    with patch.object(toolset, "restart_note", lambda *given: ""):
+    with patch.object(mcp_toolset, "restart_note", lambda *given: ""):
         yield
 
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from lastgood.engine.mcp import toolset
+from lastgood.engine.mcp import mcp_toolset
+from lastgood.engine.mcp.mcp_toolset import McpServer, McpToolset
 from lastgood.engine.mcp.restart_note import STARTED_AGAIN
 from lastgood.engine.mcp.server_connection import Connection
 from lastgood.engine.mcp.server_spec import server_spec
-from lastgood.engine.mcp.toolset import McpServer, McpToolset
 from lastgood.engine.tools.command_environment import Environment
 from lastgood.engine.tools.program_tools import LiveProgram
 from lastgood.engine.tools.tool import NeedsInput, ToolFailed, ToolInterrupted
@@ -412,7 +412,7 @@ async def test_OAuth_is_rejected_with_a_reason(servers: Servers) -> None:
 async def test_an_idle_server_is_stopped_and_starts_again_when_it_is_needed(
     servers: Servers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(toolset, "IDLE_SECONDS", 0.5)  # the clock of the servers stands still meanwhile
+    monkeypatch.setattr(mcp_toolset, "IDLE_SECONDS", 0.5)  # the clock of the servers stands still meanwhile
     idle, busy = servers.small(lifecycle={"restart": "never"}), servers.stdio(session="2")
     await offered(idle)
     call = asyncio.create_task(servers.call(busy, "slow", {"note": str(servers.folder / "note")}))
@@ -432,7 +432,7 @@ async def test_an_idle_server_is_stopped_and_starts_again_when_it_is_needed(
 async def test_too_many_of_one_server_in_a_tenant_close_the_idlest(
     servers: Servers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(toolset, "MOST_OF_ONE_SERVER", 2)
+    monkeypatch.setattr(mcp_toolset, "MOST_OF_ONE_SERVER", 2)
     programs = []
     for number in range(3):
         servers.clock = number
@@ -448,7 +448,7 @@ async def test_too_many_of_one_server_in_a_tenant_close_the_idlest(
 async def test_a_burst_starts_no_more_of_one_server_than_may_run(
     servers: Servers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(toolset, "MOST_OF_ONE_SERVER", 2)
+    monkeypatch.setattr(mcp_toolset, "MOST_OF_ONE_SERVER", 2)
     programs = [servers.small(session=str(n), lifecycle={"restart": "never"}) for n in range(6)]
     offers = await asyncio.gather(*(one.offer() for one in programs))
     problems = [offer.problem for offer in offers if offer.problem]

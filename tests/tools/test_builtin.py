@@ -18,7 +18,7 @@ from lastgood.engine.tools import (
     file_search,
     filesystem,
     http_call,
-    openapi,
+    openapi_toolset,
     processes,
     shell,
     text_files,
@@ -160,8 +160,9 @@ def test_the_documentation_has_the_limits_as_they_are() -> None:
         f"`timeout`, up to {jobs.MOST_WAIT_SECONDS}",
         f"{http_call.RESPONSE_BYTES // mib} MiB of a response",
         f"{http_call.SECONDS} seconds (`timeout`, up to {http_call.MOST_SECONDS}), "
-        f"{core_openapi.MOST_OPERATIONS} operations, documents of {openapi.DOCUMENT_BYTES // mib} MiB, "
-        f"in YAML {openapi.YAML_BYTES // mib} MiB",
+        f"{core_openapi.MOST_OPERATIONS} operations, "
+        f"documents of {openapi_toolset.DOCUMENT_BYTES // mib} MiB, "
+        f"in YAML {openapi_toolset.YAML_BYTES // mib} MiB",
         f"{memories.MOST_MEMORIES:,} memories of {memories.MEMORY_CHARACTERS:,} characters",
         f"{skills.MOST_SKILLS} skills, {skills.MOST_FILES} files for each",
         f"{SKILL_BYTES // kib} KiB of a file",

@@ -11,8 +11,8 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any
 
+from lastgood.agents.agent_commands import Commands
 from lastgood.agents.budget_builder import BudgetBuilder, in_use
-from lastgood.agents.commands import Commands
 from lastgood.agents.findings import Findings, Location, hint
 from lastgood.agents.hook_builder import HookBuilder, redacts_prompts
 from lastgood.agents.model_resolver import ModelResolver

@@ -58,10 +58,10 @@ def live_toolsets(
     secrets: Secrets, *, environment: Mapping[str, str] = os.environ, network: Network | None = None
 ) -> LiveToolsets:
     """Those whose tools are listed before every model call. Making them starts nothing."""
-    from lastgood.engine.mcp.toolset import McpToolset
-    from lastgood.engine.skills.toolset import SkillToolset
+    from lastgood.engine.mcp.mcp_toolset import McpToolset
+    from lastgood.engine.skills.skill_toolset import SkillToolset
     from lastgood.engine.tools.background_jobs import JobToolset
-    from lastgood.engine.tools.openapi import OpenApiToolset
+    from lastgood.engine.tools.openapi_toolset import OpenApiToolset
     from lastgood.outside.network import SYSTEM
 
     network, known = network or SYSTEM, Environment(environment, secrets)
