@@ -123,7 +123,7 @@ async def test_M1_4_a_warm_history_does_not_hide_that_the_agent_is_gone(cluster:
         warm = await cluster.node("warm", agents=[cluster.agent(LIGHT)])
         await cluster.good(warm, session, "warm it")
         catalog = await cluster.node("other", agents=[cluster.agent(key) for key in served])
-        warm.deps.agents._agents = catalog.deps.agents._agents  # type: ignore[attr-defined]
+        vars(warm.deps.agents).update(vars(catalog.deps.agents))  # what it serves, and its index of that
         for asked in (warm, catalog):
             with pytest.raises(AgentNotFound) as refused:
                 await cluster.submit(asked, session, "two")

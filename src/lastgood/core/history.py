@@ -139,9 +139,7 @@ def valid_message(message: Message) -> Message:
     valid = Message(
         message.role,
         valid_text(message.content),
-        tuple(
-            ToolCall(valid_text(call.id), valid_text(call.name), valid_text(call.arguments)) for call in calls
-        ),
+        tuple(map(_valid_call, calls)),
         None if answers is None else valid_text(answers),
         tuple(map(_valid_part, message.parts)),
         _valid_reasoning(message.reasoning) if message.role is Role.ASSISTANT else None,
