@@ -192,9 +192,12 @@ class ModelServer:
     stopping: threading.Event = field(default_factory=threading.Event)
 
     def about(self, mark: str) -> list[Conversation]:
-        """The requests whose newest user message holds the mark, oldest first."""
+        """The requests of turns whose newest user message holds the mark, oldest first.
+
+        goose also asks for a title beside a turn: that request has no tools, and may arrive last.
+        """
         return [
-            one for one in self.conversations if one.users and any(mark in text for text in one.users[-2:])
+            one for one in self.conversations if one.tools and any(mark in text for text in one.users[-2:])
         ]
 
     def __enter__(self) -> ModelServer:

@@ -132,6 +132,11 @@ OPTIONS = CallOptions(
     ),
     tool_choice={"type": "function", "function": {"name": "one"}},
     parallel_tool_calls=True,
+    reasoning_effort="high",
+    verbosity="low",
+    top_k=40,
+    min_p=0.05,
+    repetition_penalty=1.1,
 )
 #: Set, though they look like nothing. A temperature of 0 must not become the agent's own.
 FALSE = CallOptions(
@@ -144,6 +149,11 @@ FALSE = CallOptions(
     response_format={},
     tool_choice="",
     parallel_tool_calls=False,
+    reasoning_effort="",
+    verbosity="",
+    top_k=0,
+    min_p=0.0,
+    repetition_penalty=0.0,
 )
 
 

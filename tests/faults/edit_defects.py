@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 from lastgood.model.attempts import TurnRequest
 from lastgood.store.rows import to_request
-from lastgood.store.sqlite import attempts
+from lastgood.store.sqlite import attempt_reads
 from tests.faults.defects import defect, statement
 
 _AT_BEGIN = """SET head = CASE WHEN :edits THEN :after ELSE head END,
@@ -48,5 +48,5 @@ def _() -> Iterator[None]:
         request = to_request(row)
         return request if request.edit else replace(request, condition=None)
 
-    with patch.object(attempts, "to_request", forgetful):
+    with patch.object(attempt_reads, "to_request", forgetful):
         yield
