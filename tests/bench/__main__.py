@@ -31,18 +31,21 @@ from lastgood.engine.providers.scripted import Scripted
 from lastgood.engine.tools.echo import ECHO
 from lastgood.flows.dependencies import FlowLimits
 from lastgood.flows.submission import Submission
-from lastgood.model.attempts import Ask, Begin, Begun, Committed, Step, StepKind
+from lastgood.model.attempts import Ask, AttemptStatus, Begin, Begun, Committed, Step, StepKind
 from lastgood.model.events import AttemptEnded, AttemptStarted, Event
 from lastgood.model.ids import DEFAULT_TENANT, SessionId
 from lastgood.model.messages import assistant, user
 from lastgood.model.sessions import NewSession, Session, Usage
+from lastgood.model.usage import NO_USE
 from lastgood.ports import Store
 from lastgood.store.migrations import migrations
 from lastgood.store.rows import event_body, of_begin
 from lastgood.store.session_rows import of_new_session, to_session
 from lastgood.store.sqlite import open_sqlite
+from lastgood.store.sqlite.database import PREPARED
 from lastgood.store.sqlite.schema_ledger import upgrade
 from lastgood.store.statements import named
+from lastgood.store.usage import uses_of_end
 from lastgood.wiring import RandomIds, assemble
 from tests.bench.history_reads import reading_cost
 from tests.bench.loop import TARGET as LOOP_TARGET
@@ -113,7 +116,7 @@ async def callers(store: Store, turns: int) -> None:
 
 def bare_loop(path: Path, turns: int, per_fsync: int) -> None:
     """The same rows by the same statements, and nothing around them."""
-    connection = apsw.Connection(str(path))
+    connection = apsw.Connection(str(path), statementcachesize=PREPARED)
     connection.create_scalar_function("clock", lambda *_: time.time(), 0)
     connection.pragma("journal_mode", "wal")
     connection.pragma("synchronous", 2)
@@ -151,24 +154,29 @@ def _bare_turn(
         held = to_session(connection.execute(sql["hold_session"], parameters).fetchall()[0])
         state["held"] = held
         connection.execute(sql["insert_request"], parameters)
-        more = {"fence": held.fence, "base": held.head.turn if held.head else None, "model": "m"}
+        head = held.head.turn if held.head else None
+        more = {"fence": held.fence, "base": head, "head": head, "model": "m"}
         connection.execute(sql["insert_attempt"], parameters | more).fetchall()
         connection.execute(sql["insert_event"], event | {"seq": held.last_event_seq})
 
     def do_commit() -> None:
         held: Session = state["held"]
+        head = held.head.turn if held.head else None
         parameters = {
             "tenant": "default", "session": session, "attempt": begin.attempt, "fence": held.fence,
             "events": 1, "turn": begin.turn, "seq": held.turns + 1, "hash": b"0" * 32, "kind": "run",
-            "base": held.head.turn if held.head else None, "agent_key": "a", "agent_digest": "d",
+            "base": head, "expected_head": head, "replaces": None, "agent_key": "a", "agent_digest": "d",
             "model": "m", "override": None, "binds": None, "decision": "{}", "input_tokens": 20,
             "output_tokens": 80, "cost": 0.0, "now": 0.0, "user": "", "inputs": 1,
             "body": (SAID + ANSWER).encode(), "status": "committed", "code": None, "message": None,
+            "died": False,
         }  # fmt: skip
-        last = connection.execute(sql["commit_head"], parameters).fetchall()[0][0]
-        connection.execute(sql["insert_turn"], parameters)
+        last, _, segment = connection.execute(sql["commit_head"], parameters).fetchall()[0]
+        connection.execute(sql["insert_turn"], parameters | {"segment": segment})
         connection.execute(sql["forget_input"], parameters)
         connection.execute(sql["end_attempt"], parameters | {"last_event": last})
+        for use in uses_of_end(AttemptStatus.COMMITTED, NO_USE):
+            connection.execute(sql["count_use"], {"attempt": begin.attempt, **use})
         connection.execute(sql["insert_event"], event | {"seq": last})
 
     return do_begin, do_commit

@@ -71,6 +71,7 @@ def _words() -> list[bytes]:
 
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+NOT_FOUND = b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"
 
 
 async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -79,6 +80,11 @@ async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
     try:
         while True:
             head = await reader.readuntil(b"\r\n\r\n")
+            if not head.startswith(
+                b"POST"
+            ):  # for the size of the model's context, which this server does not state
+                writer.write(NOT_FOUND)
+                continue
             length = next(
                 int(line.split(b":")[1])
                 for line in head.split(b"\r\n")
