@@ -22,6 +22,7 @@ from lastgood.settings import Settings
 from lastgood.store.database_url import open_store
 from lastgood.surfaces.http.app import Route
 from lastgood.wiring import SystemClock
+from tests.contract.conftest import USAGE_SUMS
 from tests.surfaces.asgi import SECONDS, Client, Given
 
 AGENT = "builtin/scripted"
@@ -126,16 +127,14 @@ class InProcessServer:
             names = [
                 name for (name,) in database.execute("SELECT name FROM sqlite_schema WHERE type='table'")
             ]
-            return {name: _rows(database, name) for name in names if not name.startswith("sqlite_")}
+            return {name: _rows(database, name) for name in names if not name.startswith(("sqlite_", "uses"))}
         finally:
             database.close()
 
 
 def _rows(database: apsw.Connection, table: str) -> list[dict[str, Any]]:
-    # A sweep merges usage whenever it likes, and changes no sum.
-    columns = "tenant, sum(attempts), sum(calls), sum(input_tokens)" if table == "usage" else "*"
-    grouped = "GROUP BY tenant" if table == "usage" else ""
-    cursor = database.execute(f"SELECT {columns} FROM {table} {grouped}")
+    # A sweep moves rows of usage whenever it likes, and changes no sum.
+    cursor = database.execute(USAGE_SUMS if table == "usage" else f"SELECT * FROM {table}")
     found = []
     for row in cursor:
         names = [column[0] for column in cursor.get_description()]

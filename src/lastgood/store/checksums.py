@@ -13,6 +13,11 @@ from typing import Any
 
 SIZE = 16
 
+_NONE = b"n" + (0).to_bytes(8)
+_TRUE = b"b" + (1).to_bytes(8) + b"1"
+_FALSE = b"b" + (1).to_bytes(8) + b"0"
+_NUMBER = b"d" + (8).to_bytes(8)
+
 #: What is covered of each table. A column that is not here changes after its row was written, or is read by
 #: nobody who builds a prompt; tests/contract/test_check.py has the reason for each.
 STEP = ("session", "kind", "input_tokens", "output_tokens", "cost", "body")
@@ -73,25 +78,20 @@ def queued_checksum(row: Mapping[str, Any]) -> bytes:
 
 def checksum(values: Iterable[Any]) -> bytes:
     """Each value has its type and its length before it, so no two rows are the same bytes."""
-    digest = hashlib.blake2b(digest_size=SIZE)
-    for value in values:
-        kind, plain = _plain(value)
-        digest.update(kind + len(plain).to_bytes(8) + plain)
-    return digest.digest()
+    return hashlib.blake2b(b"".join(map(_plain, values)), digest_size=SIZE).digest()
 
 
-def _plain(value: Any) -> tuple[bytes, bytes]:
-    match value:
-        case None:
-            return b"n", b""
-        case bool():
-            return b"b", b"1" if value else b"0"
-        case str():
-            return b"s", value.encode("utf-8", "surrogatepass")
-        case bytes():
-            return b"x", value
-        case int() | float():
-            # A database may return 5.0 for 5, and 0.0 for -0.0.
-            return b"d", struct.pack(">d", value + 0.0)
-        case other:
-            raise TypeError(f"no checksum of {type(other).__name__}")
+def _plain(value: Any) -> bytes:
+    if value is None:
+        return _NONE
+    if isinstance(value, str):
+        plain = value.encode("utf-8", "surrogatepass")
+        return b"s" + len(plain).to_bytes(8) + plain
+    if isinstance(value, bytes):
+        return b"x" + len(value).to_bytes(8) + value
+    if isinstance(value, bool):
+        return _TRUE if value else _FALSE
+    if isinstance(value, int | float):
+        # A database may return 5.0 for 5, and 0.0 for -0.0.
+        return _NUMBER + struct.pack(">d", value + 0.0)
+    raise TypeError(f"no checksum of {type(value).__name__}")

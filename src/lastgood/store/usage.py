@@ -14,7 +14,7 @@ from lastgood.store.rows import writable
 from lastgood.store.task_rows import as_text
 from lastgood.store.work_access import Statements, WorkTransactions
 
-#: In bytes. PostgreSQL rejects rows of an index above 2,704, and the one of merged rows has four names.
+#: In bytes. PostgreSQL rejects rows of an index above 2,704, and the one of sums has four names.
 _LONGEST_NAME = 500
 _FAILURES = (AttemptStatus.FAILED, AttemptStatus.INTERRUPTED)
 
@@ -99,18 +99,18 @@ class SqlUsage(WorkTransactions):
         async def work(statements: Statements) -> int:
             if not await statements.rows("lock_usage", {}):
                 return 0
-            rows = await statements.rows("unmerged_usage", {"limit": limit})
+            rows = await statements.rows("recent_uses", {"limit": limit})
             sums: dict[tuple[Any, ...], UsageCounts] = {}
             for row in rows:
                 tenant, hour, *names = row[1:7]
                 key = (tenant, hour, *map(_short, names))
                 sums[key] = sums.get(key, UsageCounts()) + _counts(row[7:])
             for key, counts in sums.items():
-                await statements.rows("add_merged_usage", _of_sum(key, counts))
+                await statements.rows("add_usage", _of_sum(key, counts))
             if rows:
                 # By their numbers: rows with lower ones may have been committed since these were read.
                 numbers = as_text([row[0] for row in rows])
-                await statements.rows("drop_merged_usage", {"numbers": numbers})
+                await statements.rows("drop_uses", {"numbers": numbers})
             return len(rows)
 
         return await self._transact(work, durable=False)
@@ -130,7 +130,7 @@ class SqlUsage(WorkTransactions):
 
 
 def _short(name: str) -> str:
-    """A name as merged rows have it. Different names stay different."""
+    """A name as sums have it. Different names stay different."""
     encoded = name.encode()
     if len(encoded) <= _LONGEST_NAME:
         return name

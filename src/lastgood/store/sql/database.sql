@@ -61,6 +61,7 @@ SELECT 'snapshots', count(*) FROM snapshots UNION ALL
 SELECT 'enrollments', count(*) FROM enrollments UNION ALL
 SELECT 'audit', count(*) FROM audit UNION ALL
 SELECT 'usage', count(*) FROM usage UNION ALL
+SELECT 'uses', count(*) FROM uses UNION ALL
 SELECT 'webhooks', count(*) FROM webhooks UNION ALL
 SELECT 'webhook_outbox', count(*) FROM webhook_outbox;
 

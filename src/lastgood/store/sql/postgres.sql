@@ -29,7 +29,7 @@ FROM held, unnest(:event_kinds::text[], :event_attempts::text[], :event_bodies::
 
 -- name: count_held
 -- A piece of others: count_use for several.
-INSERT INTO usage (tenant, hour, end_user, agent_key, runtime_id, model, attempts, turns, failures, calls,
+INSERT INTO uses (tenant, hour, end_user, agent_key, runtime_id, model, attempts, turns, failures, calls,
                    input_tokens, output_tokens, cost, seconds, slowest)
 SELECT attempts.tenant, {this_hour},
        CASE WHEN requests.end_user <> '' THEN requests.end_user ELSE requests.caller END,

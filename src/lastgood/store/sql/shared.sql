@@ -121,7 +121,7 @@ CAST(floor(clock() / 3600.0) AS BIGINT);
 
 -- name: count_use
 -- In the transaction of what was used. Turns without a model are no use of one.
-INSERT INTO usage (tenant, hour, end_user, agent_key, runtime_id, model, attempts, turns, failures, calls,
+INSERT INTO uses (tenant, hour, end_user, agent_key, runtime_id, model, attempts, turns, failures, calls,
                    input_tokens, output_tokens, cost, seconds, slowest)
 SELECT attempts.tenant, {this_hour},
        CASE WHEN requests.end_user <> '' THEN requests.end_user ELSE requests.caller END,

@@ -461,9 +461,9 @@ CREATE TABLE enrollments (
     used_at    DOUBLE PRECISION
 );
 
--- What was used, for sums. A row for each end of an attempt and each response of a model; a sweep merges them into
--- one row per hour and dimension. It says nothing of sessions, and outlives them.
-CREATE TABLE usage (
+-- What was used: a row for each end of an attempt and each response of a model. Every commit adds one, so it has no
+-- index; a sweep moves its rows into the sums.
+CREATE TABLE uses (
     n             BIGINT PRIMARY KEY GENERATED ALWAYS AS IDENTITY,
     tenant        TEXT NOT NULL,
     hour          BIGINT NOT NULL,           -- since the epoch
@@ -471,7 +471,6 @@ CREATE TABLE usage (
     agent_key     TEXT NOT NULL,
     runtime_id    TEXT NOT NULL,            -- '': this server
     model         TEXT NOT NULL,
-    merged        BOOLEAN NOT NULL DEFAULT false,
     attempts      BIGINT NOT NULL,
     turns         BIGINT NOT NULL,           -- attempts that were committed
     failures      BIGINT NOT NULL,           -- attempts that failed or were interrupted
@@ -482,9 +481,26 @@ CREATE TABLE usage (
     seconds       DOUBLE PRECISION NOT NULL,          -- of all its attempts together
     slowest       DOUBLE PRECISION NOT NULL
 );
-CREATE INDEX usage_by_hour ON usage (tenant, hour);
-CREATE INDEX usage_to_merge ON usage (n) WHERE NOT merged;
-CREATE UNIQUE INDEX usage_merged ON usage (tenant, hour, end_user, agent_key, runtime_id, model) WHERE merged;
+
+-- What was used, in sums. They name no session, and outlive them.
+CREATE TABLE usage (
+    tenant        TEXT NOT NULL,
+    hour          BIGINT NOT NULL,           -- since the epoch
+    end_user      TEXT NOT NULL,            -- whom the caller spoke for, else the token
+    agent_key     TEXT NOT NULL,
+    runtime_id    TEXT NOT NULL,            -- '': this server
+    model         TEXT NOT NULL,
+    attempts      BIGINT NOT NULL,
+    turns         BIGINT NOT NULL,           -- attempts that were committed
+    failures      BIGINT NOT NULL,           -- attempts that failed or were interrupted
+    calls         BIGINT NOT NULL,           -- requests to the model, answered or not
+    input_tokens  BIGINT NOT NULL,
+    output_tokens BIGINT NOT NULL,
+    cost          DOUBLE PRECISION NOT NULL,
+    seconds       DOUBLE PRECISION NOT NULL,          -- of all its attempts together
+    slowest       DOUBLE PRECISION NOT NULL,
+    PRIMARY KEY (tenant, hour, end_user, agent_key, runtime_id, model)
+);
 
 CREATE TABLE audit (
     n          BIGINT PRIMARY KEY GENERATED ALWAYS AS IDENTITY,

@@ -456,17 +456,16 @@ CREATE TABLE enrollments (
     used_at    REAL
 );
 
--- What was used, for sums. A row for each end of an attempt and each response of a model; a sweep merges them into
--- one row per hour and dimension. It says nothing of sessions, and outlives them.
-CREATE TABLE usage (
-    n             INTEGER PRIMARY KEY AUTOINCREMENT,
+-- What was used: a row for each end of an attempt and each response of a model. Every commit adds one, so it has no
+-- index; a sweep moves its rows into the sums.
+CREATE TABLE uses (
+    n             INTEGER PRIMARY KEY,
     tenant        TEXT NOT NULL,
     hour          INTEGER NOT NULL,           -- since the epoch
     end_user      TEXT NOT NULL,            -- whom the caller spoke for, else the token
     agent_key     TEXT NOT NULL,
     runtime_id    TEXT NOT NULL,            -- '': this server
     model         TEXT NOT NULL,
-    merged        INTEGER NOT NULL DEFAULT 0,
     attempts      INTEGER NOT NULL,
     turns         INTEGER NOT NULL,           -- attempts that were committed
     failures      INTEGER NOT NULL,           -- attempts that failed or were interrupted
@@ -477,9 +476,26 @@ CREATE TABLE usage (
     seconds       REAL NOT NULL,          -- of all its attempts together
     slowest       REAL NOT NULL
 );
-CREATE INDEX usage_by_hour ON usage (tenant, hour);
-CREATE INDEX usage_to_merge ON usage (n) WHERE NOT merged;
-CREATE UNIQUE INDEX usage_merged ON usage (tenant, hour, end_user, agent_key, runtime_id, model) WHERE merged;
+
+-- What was used, in sums. They name no session, and outlive them.
+CREATE TABLE usage (
+    tenant        TEXT NOT NULL,
+    hour          INTEGER NOT NULL,           -- since the epoch
+    end_user      TEXT NOT NULL,            -- whom the caller spoke for, else the token
+    agent_key     TEXT NOT NULL,
+    runtime_id    TEXT NOT NULL,            -- '': this server
+    model         TEXT NOT NULL,
+    attempts      INTEGER NOT NULL,
+    turns         INTEGER NOT NULL,           -- attempts that were committed
+    failures      INTEGER NOT NULL,           -- attempts that failed or were interrupted
+    calls         INTEGER NOT NULL,           -- requests to the model, answered or not
+    input_tokens  INTEGER NOT NULL,
+    output_tokens INTEGER NOT NULL,
+    cost          REAL NOT NULL,
+    seconds       REAL NOT NULL,          -- of all its attempts together
+    slowest       REAL NOT NULL,
+    PRIMARY KEY (tenant, hour, end_user, agent_key, runtime_id, model)
+);
 
 CREATE TABLE audit (
     n          INTEGER PRIMARY KEY AUTOINCREMENT,
