@@ -49,7 +49,7 @@ test-browser: $(STAMP) ## run the console in a real browser (chromium by apt-get
 	$(PY) -m tests.browser.install
 	$(PY) -m pytest tests/browser $(ARGS)
 
-quick: $(STAMP) ## run the fast tests on SQLite, in about 90 seconds
+quick: $(STAMP) ## run the fast tests on SQLite, in under a minute
 	$(PY) -m pytest -q --numprocesses=2 --dist=worksteal -m "not slow" -k "not postgres" $(QUICK) $(ARGS)
 
 check: $(STAMP) ## check format, lint, types, room boundaries and documentation
