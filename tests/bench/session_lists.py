@@ -1,6 +1,6 @@
 """What a page of a long list costs: 10,000 sessions of 200 turns each, fifty of them on a page.
 
-The rows are written straight into SQLite, because two million turns through the front door would
+The rows are written straight into SQLite, because two million turns through the API would
 take hours. Measured are the CPU time and the memory of the real server, asked over a real socket:
 the first page, pages deep in the list, and pages that a filter has to look for. The same sessions
 with a single turn each are beside it: how long the histories are must not show.

@@ -123,13 +123,13 @@ async def post(app: App, path: str, body: bytes | Sequence[bytes], **headers: st
     )
 
 
-DOOR = AccessControl(frozenset({"127.0.0.1", "localhost"}), frozenset(), None)
+ACCESS = AccessControl(frozenset({"127.0.0.1", "localhost"}), frozenset(), None)
 
 
 @asynccontextmanager
 async def app_of(
     *routes: Route,
-    door: AccessControl = DOOR,
+    access: AccessControl = ACCESS,
     seen: list[AnsweredRequest] | None = None,
     ping_seconds: float = 15.0,
 ) -> AsyncIterator[App]:
@@ -137,7 +137,7 @@ async def app_of(
     before = asyncio.all_tasks()
     yield App(
         routes,
-        door,
+        access,
         on_seen=(seen if seen is not None else []).append,
         dialects=DIALECTS,
         ping_seconds=ping_seconds,

@@ -1,4 +1,4 @@
-"""The front door (I37): hosts, origins, other origins' rights, tokens and scopes."""
+"""Access control (I37): hosts, origins, other origins' rights, tokens and scopes."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +14,7 @@ from lastgood.surfaces.http.access import AccessControl, host_of
 from lastgood.surfaces.http.app import Route
 from lastgood.surfaces.http.asgi import Request, Response, json_reply
 from lastgood.surfaces.http.principal import Principal
-from tests.surfaces.asgi import DOOR, Client, app_of, ask, route
+from tests.surfaces.asgi import ACCESS, Client, app_of, ask, route
 
 pytestmark = pytest.mark.anyio
 
@@ -66,7 +66,7 @@ ADDRESSES = ["127.0.0.2", "10.0.0.1:8080", "169.254.169.254", "[::ffff:10.0.0.1]
 
 @pytest.mark.parametrize("host", OURS)
 async def test_an_allowed_host_is_accepted(host: str) -> None:
-    async with app_of(*ROUTES, door=replace(DOOR, hosts=HOSTS)) as app:
+    async with app_of(*ROUTES, access=replace(ACCESS, hosts=HOSTS)) as app:
         assert (await ask(app, "GET", "/open", {"host": host})).status == 200
 
 
@@ -79,7 +79,7 @@ async def test_an_allowed_host_is_accepted(host: str) -> None:
 )
 async def test_a_host_that_is_not_ours_is_refused(host: str, any_address: bool) -> None:
     """A page whose name was made to point here (DNS rebinding) says its own name."""
-    async with app_of(*ROUTES, door=AccessControl(HOSTS, frozenset(), None, any_address)) as app:
+    async with app_of(*ROUTES, access=AccessControl(HOSTS, frozenset(), None, any_address)) as app:
         for path in ("/open", "/nowhere"):
             given = await ask(app, "GET", path, {"host": host})
             assert (given.status, given.code) == (403, "forbidden")
@@ -90,7 +90,7 @@ async def test_a_host_that_is_not_ours_is_refused(host: str, any_address: bool) 
 @pytest.mark.parametrize("host", ADDRESSES)
 async def test_a_wildcard_listener_accepts_every_host(host: str) -> None:
     """Nobody can make an address point elsewhere."""
-    async with app_of(*ROUTES, door=AccessControl(HOSTS, frozenset(), None, any_address=True)) as app:
+    async with app_of(*ROUTES, access=AccessControl(HOSTS, frozenset(), None, any_address=True)) as app:
         assert (await ask(app, "GET", "/open", {"host": host})).status == 200
 
 
@@ -182,8 +182,8 @@ def test_a_host_has_one_spelling() -> None:
 )
 @pytest.mark.parametrize("method", ["GET", "POST"])
 async def test_a_page_of_another_origin_is_refused(origin: str, status: int, method: str) -> None:
-    door = replace(DOOR, origins=frozenset({PAGE}))
-    async with app_of(*ROUTES, door=door) as app:
+    access = replace(ACCESS, origins=frozenset({PAGE}))
+    async with app_of(*ROUTES, access=access) as app:
         given = await ask(app, method, "/open", {"origin": origin})
     assert given.status == status
 
@@ -208,7 +208,7 @@ async def test_a_page_of_another_site_is_refused_also_where_it_says_no_origin(
 ) -> None:
     named = {"sec-fetch-site": site, "sec-fetch-mode": mode, "origin": origin}
     headers = {name: value for name, value in named.items() if value is not None}
-    async with app_of(*ROUTES, door=replace(DOOR, origins=frozenset({PAGE}))) as app:
+    async with app_of(*ROUTES, access=replace(ACCESS, origins=frozenset({PAGE}))) as app:
         given = await ask(app, method, "/open", headers)
         assert (await ask(app, "GET", "/probe", {"sec-fetch-site": site})).status == 200
     assert given.status == status
@@ -234,8 +234,8 @@ def preflight_of(method: str, headers: str = "authorization, content-type") -> d
 
 
 async def test_an_allowed_page_may_ask_and_read() -> None:
-    door = replace(DOOR, origins=frozenset({PAGE}))
-    async with app_of(*ROUTES, door=door) as app:
+    access = replace(ACCESS, origins=frozenset({PAGE}))
+    async with app_of(*ROUTES, access=access) as app:
         preflight = await ask(
             app,
             "OPTIONS",
@@ -272,8 +272,8 @@ SDK = [
 
 async def test_openais_sdk_in_an_allowed_page_may_send_all_it_sends() -> None:
     """A browser asks for what the request has, in one list; one name that is missing, and nothing is sent."""
-    door = replace(DOOR, origins=frozenset({PAGE}))
-    async with app_of(*ROUTES, door=door) as app:
+    access = replace(ACCESS, origins=frozenset({PAGE}))
+    async with app_of(*ROUTES, access=access) as app:
         preflight = await ask(app, "OPTIONS", "/open", preflight_of("POST", ",".join(SDK)))
     assert preflight.status == 204
     assert set(SDK) <= set(preflight.headers["access-control-allow-headers"].split(", "))
@@ -281,8 +281,8 @@ async def test_openais_sdk_in_an_allowed_page_may_send_all_it_sends() -> None:
 
 @pytest.mark.parametrize("path", ["/nowhere", "/boom", "/chat"])
 async def test_errors_can_be_read_by_an_allowed_page_too(path: str) -> None:
-    door = replace(DOOR, origins=frozenset({PAGE}), find_caller=find)
-    async with app_of(*ROUTES, door=door) as app:
+    access = replace(ACCESS, origins=frozenset({PAGE}), find_caller=find)
+    async with app_of(*ROUTES, access=access) as app:
         given = await ask(app, "GET", path, {"origin": PAGE})
     assert given.status >= 400
     assert given.headers["access-control-allow-origin"] == PAGE
@@ -308,7 +308,7 @@ async def test_errors_can_be_read_by_an_allowed_page_too(path: str) -> None:
 )
 async def test_requests_without_a_valid_token_reveal_nothing(authorization: str | None) -> None:
     headers = {} if authorization is None else {"authorization": authorization}
-    async with app_of(*ROUTES, door=replace(DOOR, find_caller=find)) as app:
+    async with app_of(*ROUTES, access=replace(ACCESS, find_caller=find)) as app:
         given = await ask(app, "GET", "/chat", headers)
         assert (await ask(app, "GET", "/open", headers)).status == 200
     assert (given.status, given.code) == (401, "unauthorized")
@@ -328,7 +328,7 @@ async def test_requests_without_a_valid_token_reveal_nothing(authorization: str 
 )
 async def test_a_token_is_good_for_its_scopes_alone(scope: Scope, lets_in: set[str]) -> None:
     headers = {"authorization": f"bearer  {TOKEN}:{scope.value}"}
-    async with app_of(*ROUTES, door=replace(DOOR, find_caller=find)) as app:
+    async with app_of(*ROUTES, access=replace(ACCESS, find_caller=find)) as app:
         for path in ("/chat", "/read", "/admin"):
             given = await ask(app, "GET", path, headers)
             assert given.status == (200 if path in lets_in else 403)
@@ -342,8 +342,8 @@ async def test_a_body_is_not_read_without_a_token() -> None:
     async def read(request: Request) -> Response:
         return json_reply(await request.json())
 
-    door = replace(DOOR, find_caller=find)
-    async with app_of(route("POST", "/chat", read, scope=Scope.CHAT), door=door) as app:
+    access = replace(ACCESS, find_caller=find)
+    async with app_of(route("POST", "/chat", read, scope=Scope.CHAT), access=access) as app:
         client = Client(app, "POST", "/chat", {"content-type": "application/json"}, [b"{}"])
         assert (await client.end()).status == 401
         assert client.unread == [b"{}"]

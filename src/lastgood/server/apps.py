@@ -75,7 +75,7 @@ def build_apps(
         lambda: server.app.running + server.probes.running,
     )
     tickets = StreamTickets(lastgood.deps)
-    door = AccessControl(
+    access = AccessControl(
         hosts_of(settings, host),
         origins_of(settings),
         find_caller,
@@ -101,8 +101,8 @@ def build_apps(
 
     alone = probes(counts, server.why_not_ready)
     return (
-        App(listed, door, on_seen=server.tracing.seeing(seen), dialects=DIALECTS),
-        App(alone, door, on_seen=seen, dialects=DIALECTS),
+        App(listed, access, on_seen=server.tracing.seeing(seen), dialects=DIALECTS),
+        App(alone, access, on_seen=seen, dialects=DIALECTS),
     )
 
 

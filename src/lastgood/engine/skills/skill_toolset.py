@@ -72,7 +72,7 @@ class SessionSkills:
     async def _from(self, source: str) -> Found:
         if source != LOCAL:
             return await self._remote.of(source, Policy(loopback=self._spec.trusted))
-        # The builder leaves this source out for such a file, too: two locks on one door.
+        # The builder leaves this source out for such a file, too: checked twice, because it must never load.
         return await local_skills(self._home, self._place.working_dir) if self._spec.trusted else Found()
 
     async def close(self) -> None:

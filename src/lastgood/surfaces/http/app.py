@@ -115,14 +115,14 @@ class App:
     def __init__(
         self,
         routes: Sequence[Route],
-        door: AccessControl,
+        access: AccessControl,
         *,
         on_seen: Callable[[AnsweredRequest], None],
         dialects: ErrorDialects,
         ping_seconds: float = 15.0,
     ) -> None:
         self._table = _table(routes)
-        self._door = door
+        self._access = access
         self._on_seen = on_seen
         self._dialects = dialects
         self._ping_seconds = ping_seconds
@@ -187,11 +187,11 @@ class App:
         route: Route | None = None
         try:
             request.check()
-            preflight = self._door.preflight(request)
+            preflight = self._access.preflight(request)
             if preflight is not None:
                 return None, preflight
             route, allowed = self._find(request)
-            self._door.check(
+            self._access.check(
                 request,
                 is_probe=route is not None and route.probe,
                 takes_form=route is not None and route.is_page,
@@ -214,7 +214,7 @@ class App:
         headers = {
             "x-request-id": request.id,
             "x-content-type-options": "nosniff",
-            **self._door.cors_headers(request),
+            **self._access.cors_headers(request),
         }
         is_head = request.method == "HEAD"
         if isinstance(answer, Reply):
@@ -260,8 +260,8 @@ class App:
         return reply
 
     async def _caller(self, request: Request, route: Route, scope: TokenScope) -> Principal:
-        caller = await self._door.caller(request)
-        if caller is None and self._door.has_token(request):
+        caller = await self._access.caller(request)
+        if caller is None and self._access.has_token(request):
             raise Unauthorized("Unknown, expired or revoked token; use another one")
         if caller is None:
             raise Unauthorized()
