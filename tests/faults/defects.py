@@ -55,6 +55,7 @@ from lastgood.store import migrations
 from lastgood.store.sqlite.attempts import SqliteAttempts
 from lastgood.store.sqlite.sessions import SqliteSessions
 from lastgood.store.statements import named
+from tests.faults.objections import objection_of
 from tests.faults.simulation import simulate
 
 Planted = contextlib.AbstractContextManager[Any]
@@ -419,7 +420,7 @@ def _() -> Iterator[None]:
         found = await real(self, replace(begin, ask=replace(begin.ask, key=None)), events)
         if isinstance(found, Begun):
             return found
-        standing: BeginConflict = self._conflict_now(begin)
+        standing: BeginConflict = self._conflict_now(begin.ask)
         return standing
 
     with patch.object(SqliteAttempts, "begin_if_free", begin_if_free):
@@ -642,7 +643,7 @@ def caught_by_simulation(one: Defect, seeds: int) -> str | None:
             try:
                 found = simulate(seed)
             except Exception as error:
-                found = [repr(error)]
+                found = [objection_of(error)]
             if found:
                 return f"simulation, seed {seed}: {found[0]}"
     return None

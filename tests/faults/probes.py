@@ -36,6 +36,7 @@ from lastgood.store.sqlite import SqliteStore, open_sqlite
 from lastgood.wiring import Lastgood
 from tests.faults.checker import check
 from tests.faults.faults import Faults, FaultyStore, Mode, faulty_engine
+from tests.faults.objections import objection_of
 from tests.faults.simulation import EPOCH, LIMITS, SHM
 from tests.faults.virtual_loop import VirtualLoop, run_virtually
 from tests.faults.world import OTHER_MODEL, World
@@ -108,7 +109,7 @@ class Probe:
         try:
             found = self.run()
         except Exception as error:
-            return repr(error)
+            return objection_of(error)
         return found[0] if found else None
 
 

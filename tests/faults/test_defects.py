@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
 from tests.faults.approval_defects import OF_APPROVALS
 from tests.faults.defects import Defect, caught_by_simulation
 from tests.faults.hook_defects import OF_HOOKS
+from tests.faults.objections import BrokenDefect, objection_of
 from tests.faults.registry import ALL_DEFECTS, caught_by_probe
 from tests.faults.webhook_defects import OF_WEBHOOKS
 from tests.faults.work_defects import OF_WORK
@@ -107,3 +109,12 @@ def test_there_are_enough_defects_and_no_name_is_stale() -> None:
     assert names >= HIDDEN_FROM_SIMULATION
     areas = Counter(defect.plant.__module__.rpartition(".")[2] for defect in ALL_DEFECTS)
     assert {area: areas[area] for area in FEWEST if areas[area] < FEWEST[area]} == {}
+
+
+def test_an_error_of_the_defect_itself_is_no_objection() -> None:
+    """Such a defect fails whatever it touches: it would be "caught" although it plants nothing."""
+    with pytest.raises(AttributeError) as raised:
+        exec(compile("None.tenant", str(Path(__file__).with_name("some_defects.py")), "exec"))
+    with pytest.raises(BrokenDefect):
+        objection_of(raised.value)
+    assert "boom" in objection_of(AttributeError("boom").with_traceback(None))
