@@ -8,6 +8,7 @@ of a named statement, a step of a flow replaced. More of them are in the modules
 from __future__ import annotations
 
 import contextlib
+from asyncio import CancelledError
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -642,7 +643,7 @@ def caught_by_simulation(one: Defect, seeds: int) -> str | None:
         for seed in range(seeds):
             try:
                 found = simulate(seed)
-            except Exception as error:
+            except (Exception, CancelledError) as error:  # a client was cut off without an answer
                 found = [objection_of(error)]
             if found:
                 return f"simulation, seed {seed}: {found[0]}"

@@ -12,7 +12,7 @@ class BrokenDefect(AssertionError):
     """The planted defect raised by itself, so whatever runs under it fails, and nothing is proved."""
 
 
-def objection_of(error: Exception) -> str:
+def objection_of(error: BaseException) -> str:
     """BrokenDefect: the error comes out of the code of the defect."""
     for last in traceback.extract_tb(error.__traceback__)[-1:]:
         file = Path(last.filename)

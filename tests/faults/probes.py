@@ -108,7 +108,7 @@ class Probe:
     def objects(self) -> str | None:
         try:
             found = self.run()
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:
             return objection_of(error)
         return found[0] if found else None
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
+from typing import Any
 
 import pytest
 
+from lastgood.errors import ShuttingDown
 from lastgood.model.attempts import AttemptStatus
 from lastgood.wiring import Lastgood
 from tests.contract import builders
@@ -50,6 +53,25 @@ async def test_a_begin_that_is_under_way_at_the_end_is_not_cut_off(cluster: Clus
     assert outcome.status is AttemptStatus.INTERRUPTED
     assert (await cluster.get(session)).attempt is None, "it waits for no lease"
     assert [one.status for one in await cluster.attempts(session)] == [AttemptStatus.INTERRUPTED]
+
+
+async def test_a_begin_that_the_end_cancels_before_it_ran_is_an_error_and_no_lost_connection(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = await cluster.node()
+    session = await cluster.session(node, title="mine")
+    spawn = node.live.spawn
+
+    def cancelled_at_once(work: Coroutine[Any, Any, Any], *, may_be_cut: bool = False) -> asyncio.Task[Any]:
+        task = spawn(work, may_be_cut=may_be_cut)
+        task.cancel()
+        return task
+
+    monkeypatch.setattr(node.live, "spawn", cancelled_at_once)
+    with pytest.raises(ShuttingDown):
+        await cluster.submit(node, session, "!say never")
+    monkeypatch.undo()
+    assert await cluster.attempts(session) == ()
 
 
 async def test_what_begins_within_the_grace_time_may_finish_within_it(cluster: Cluster) -> None:

@@ -115,6 +115,8 @@ class Submitter:
         try:
             return await asyncio.shield(begin)
         except asyncio.CancelledError:
+            if begin.cancelled():  # by the shutdown, before it ran at all
+                raise ShuttingDown() from None
             # The client disconnected before there was anything to leave.
             begin.add_done_callback(self._leave_behind)
             raise
