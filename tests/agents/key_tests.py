@@ -53,6 +53,7 @@ TESTS: dict[str, str] = {
         " structured_output.mode",
         test_a_sub_agent_does_a_task_and_returns_its_result="agent.sub_agents",
         test_a_handoff_makes_another_agent_answer_from_then_on="agent.handoffs",
+        test_a_forced_handoff_makes_the_next_agent_of_the_chain_answer="agent.force_handoff",
         test_a_shared_skill_runs_on_its_model="file.skills agent.use_skills skill.model",
         test_the_next_model_answers_after_the_retries_and_the_first_one_is_skipped="agent.fallback"
         " fallback.models fallback.retries fallback.cooldown",
@@ -93,6 +94,7 @@ TESTS: dict[str, str] = {
         test_a_model_is_sent_the_attachments_that_it_accepts="model.capabilities capabilities.image"
         " capabilities.pdf capabilities.audio capabilities.video",
         test_prices_are_counted="model.cost cost.input cost.output",
+        test_cached_tokens_have_prices_of_their_own="cost.cache_read cost.cache_write",
         test_titles_have_a_model_of_their_own="model.title_model",
         test_a_provider_gives_its_models_an_address_and_a_key="file.providers provider.provider"
         " provider.base_url provider.token_key provider.api_type model.provider model.base_url",

@@ -150,6 +150,10 @@ agents:
   third:
     model: fast,slwo # ! did you mean 'slow'?
   a/b: {model: auto} # ! cannot contain '/'
+  round: {model: auto, force_handoff: about}
+  about: {model: auto, force_handoff: way}
+  way: {model: auto, force_handoff: round} # ! 'force_handoff' never ends: way → round → about → way
+  alone: {model: auto, force_handoff: alone} # ! never ends: alone → alone
   fourth: {model: gpt-5} # ! use a name from `models`, or provider/model
   fifth: {model: auto, sub_agents: [./other.yaml]} # ! unknown agent './other.yaml'
 models:

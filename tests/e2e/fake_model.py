@@ -45,8 +45,10 @@ def says(
     finish: str = "stop",
     calls: Sequence[tuple[str, str, str]] = (),
     usage: tuple[int, int] = (11, 7),
+    cached: tuple[int, int] = (0, 0),
 ) -> Reply:
-    """An answer in as many pieces as there are texts; `calls` are (id, name, arguments)."""
+    """An answer in as many pieces as there are texts; `calls` are (id, name, arguments). `cached`: of the
+    input tokens, those read from the cache and those written to it."""
     pieces: list[bytes | Gate] = [
         text if isinstance(text, Gate) else _chunk({"content": text}) for text in texts
     ]
@@ -60,6 +62,7 @@ def says(
         "prompt_tokens": usage[0],
         "completion_tokens": usage[1],
         "total_tokens": sum(usage),
+        "prompt_tokens_details": {"cached_tokens": cached[0], "cache_write_tokens": cached[1]},
     }
     pieces.append(_data({"id": "x", "object": "chat.completion.chunk", "choices": [], "usage": received}))
     return Reply([*pieces, b"data: [DONE]\n\n"])

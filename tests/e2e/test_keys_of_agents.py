@@ -192,6 +192,27 @@ def test_a_handoff_makes_another_agent_answer_from_then_on(files: AgentFiles) ->
     assert "You took over." in files.turn(key, session=ended.session).system
 
 
+def test_a_forced_handoff_makes_the_next_agent_of_the_chain_answer(files: AgentFiles) -> None:
+    chain = {
+        "root": {"model": "m", "instruction": "You list facts.", "force_handoff": "writer"},
+        "writer": {"model": "m", "instruction": "You write.", "force_handoff": "editor"},
+        "editor": {"model": "m", "instruction": "You edit."},
+    }
+    key = files.serve(agents=chain)
+    written = files.script("handed over to writer", says("draft one"), says("draft two"))
+    edited = files.script("handed over to editor", says("text one"), says("text two"))
+    session = files.api.session(key)
+    for number, word in enumerate(("one", "two")):
+        ended = files.turn(key, says("facts"), session=session)
+        assert ended.answer == f"text {word}"
+        # Each turn begins with the first agent again, and nobody was asked twice.
+        assert "You list facts." in ended.system
+        assert [len(one.requests) for one in (ended, written, edited)] == [1, number + 1, number + 1]
+    first = edited.requests[0]["messages"]
+    assert "You edit." in first[0]["content"]
+    assert [one["content"] for one in first if one["role"] == "assistant"] == ["facts", "draft one"]
+
+
 def test_a_shared_skill_runs_on_its_model(files: AgentFiles) -> None:
     skill = {"name": "job", "description": "Does it", "instructions": "JOB: do it.", "context": "fork"}
     key = files.serve(

@@ -101,6 +101,14 @@ def test_prices_are_counted(files: AgentFiles) -> None:
     assert files.api.brief(ended.session)["cost"] == pytest.approx((11 * 1000 + 7 * 2000) / 1e6)
 
 
+def test_cached_tokens_have_prices_of_their_own(files: AgentFiles) -> None:
+    cost = {"input": 1000, "output": 2000, "cache_read": 100, "cache_write": 1250}
+    key = files.serve(models={"one": files.model_at(cost=cost)}, agents={"root": {"model": "one"}})
+    ended = files.turn(key, says("Done.", usage=(11, 7), cached=(6, 3)))
+    paid = 2 * 1000 + 6 * 100 + 3 * 1250 + 7 * 2000
+    assert files.api.brief(ended.session)["cost"] == pytest.approx(paid / 1e6)
+
+
 def test_titles_have_a_model_of_their_own(files: AgentFiles) -> None:
     models = {"small": files.model_at("small"), "one": files.model_at("one", title_model="small")}
     key = files.serve(models=models, agents={"root": {"model": "one"}})

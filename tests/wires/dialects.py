@@ -27,6 +27,7 @@ class Says:
     calls: tuple[tuple[str, str, dict[str, Any]], ...] = ()  # id, name, arguments
     too_long: bool = False
     usage: tuple[int, int] = (12, 7)
+    cached: tuple[int, int] = (0, 0)  # of the input: read from the provider's cache, and written to it
 
 
 @dataclass
@@ -101,6 +102,10 @@ class Chat:
             "prompt_tokens": prompt,
             "completion_tokens": completion,
             "total_tokens": prompt + completion,
+            "prompt_tokens_details": {
+                "cached_tokens": says.cached[0],
+                "cache_write_tokens": says.cached[1],
+            },
         }
         return [
             *events,
@@ -161,7 +166,13 @@ class Anthropic:
         return Reply(_sse(self._events(says), name=True))
 
     def _events(self, says: Says) -> list[dict[str, Any]]:
-        usage = {"input_tokens": says.usage[0], "output_tokens": 1}
+        read, written = says.cached
+        usage = {
+            "input_tokens": says.usage[0] - read - written,
+            "cache_read_input_tokens": read,
+            "cache_creation_input_tokens": written,
+            "output_tokens": 1,
+        }
         message: dict[str, Any] = {
             "id": "msg_1", "type": "message", "role": "assistant", "model": "claude-sonnet-4-6",
             "content": [], "stop_reason": None, "stop_sequence": None, "usage": usage,
@@ -249,6 +260,7 @@ class Google:
             # Google signs what comes after its thoughts.
             parts[len(says.thinks)]["thoughtSignature"] = base64.b64encode(says.signature.encode()).decode()
         counts = {"promptTokenCount": says.usage[0], "candidatesTokenCount": says.usage[1]}
+        counts |= {"cachedContentTokenCount": says.cached[0]}
         events = [self._event([part]) for part in parts]
         last = self._event([], "MAX_TOKENS" if says.too_long else "STOP") | {"usageMetadata": counts}
         return Reply(_sse([*events, last]))
@@ -336,8 +348,10 @@ class Bedrock:
             block({"toolUse": {"toolUseId": identity, "name": name}}, *pieces)
         reason = "max_tokens" if says.too_long else "tool_use" if says.calls else "end_turn"
         events.append(("messageStop", {"stopReason": reason}))
-        said, answered = says.usage
-        usage = {"inputTokens": said, "outputTokens": answered, "totalTokens": said + answered}
+        (said, answered), (read, written) = says.usage, says.cached
+        usage = {"inputTokens": said - read - written, "outputTokens": answered}
+        usage |= {"cacheReadInputTokens": read, "cacheWriteInputTokens": written}
+        usage |= {"totalTokens": said + answered}
         events.append(("metadata", {"usage": usage, "metrics": {"latencyMs": 1}}))
         return events
 

@@ -128,6 +128,21 @@ async def test_usage_has_its_price(wired: Wired) -> None:
     assert usage.cost == pytest.approx(0.007)
 
 
+async def test_cached_input_has_a_price_of_its_own(wired: Wired) -> None:
+    """Cached tokens are input tokens, whether the provider's own count includes them or not."""
+    written = 0 if wired.dialect.name == "google" else 200  # Google counts no writes
+    says = Says(("Hi.",), usage=(1000, 500), cached=(700, written))
+    prices = {"input_cost": 2.0, "output_cost": 10.0}
+    spec = replace(wired.spec, **prices, cache_read_cost=0.2, cache_write_cost=2.5)
+    usage = (await wired.ask(says, spec=spec)).answer.usage
+    assert (usage.input_tokens, usage.output_tokens) == (1000, 500)
+    cost = (300 - written) * 2.0 + 700 * 0.2 + written * 2.5 + 500 * 10.0
+    assert usage.cost == pytest.approx(cost / 1e6)
+    # A file that does not name these prices pays for them like other input.
+    usage = (await wired.ask(says, spec=replace(wired.spec, **prices))).answer.usage
+    assert usage.cost == pytest.approx((1000 * 2.0 + 500 * 10.0) / 1e6)
+
+
 async def test_an_answer_that_ran_into_the_limit_says_so(wired: Wired) -> None:
     received = await wired.ask(Says(("As I was say",), too_long=True))
     assert received.answer.cut_short

@@ -157,6 +157,8 @@ class ModelResolver:
             options=options,
             input_cost=cost.raw("input", 0.0) if cost else 0.0,
             output_cost=cost.raw("output", 0.0) if cost else 0.0,
+            cache_read_cost=cost.raw("cache_read") if cost else None,
+            cache_write_cost=cost.raw("cache_write") if cost else None,
             title_model=(fields.text("title_model") or None) if fields is not None else None,
         )
         return spec if self.trusted else self._guarded(spec, fields, custom)

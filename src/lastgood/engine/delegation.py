@@ -81,5 +81,6 @@ def _forked(agent: AgentSpec, fork: ForkRequested, model: str) -> AgentSpec:
         instruction="\n\n".join(filter(None, (agent.instruction, about))),
         toolsets=(*inherited, *(agent.skill_toolsets[name] for name in fork.toolsets)),
         handoffs=(),
+        force_handoff=None,
         structured_output=None,
     )

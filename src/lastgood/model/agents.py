@@ -77,6 +77,8 @@ class ModelSpec:
     accepts: frozenset[str] | None = None  # kinds of attachments; None: all of them
     input_cost: float = 0.0  # per million tokens
     output_cost: float = 0.0
+    cache_read_cost: float | None = None  # of input tokens that came from the cache; None: as input
+    cache_write_cost: float | None = None  # of input tokens that went into it; None: as input
     title_model: str | None = None
     routes: tuple[ModelRoute, ...] = ()  # other models, for requests like these
     first_available: tuple[str, ...] = ()  # references: the first whose key is there
@@ -169,6 +171,7 @@ class AgentSpec:
     toolsets: tuple[ToolsetSpec, ...] = ()
     sub_agents: tuple[str, ...] = ()
     handoffs: tuple[str, ...] = ()
+    force_handoff: str | None = None  # the agent that goes on in the same turn when this one is done
     fallback: Fallback = Fallback()
     commands: tuple[AgentCommand, ...] = ()
     structured_output: StructuredOutput | None = None

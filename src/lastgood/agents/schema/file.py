@@ -174,9 +174,7 @@ AGENT = Section(
         "safety": Key(SAFETY, "the safety mode: how to handle tool calls that no permission rule covers"),
         "harness": Key(HARNESS, "the agent CLI that runs it on a remote runtime"),
         "hooks": Key(HOOKS, "hooks: commands that run at certain events"),
-        "force_handoff": Key(
-            TEXT, "the agent that always takes over after it", "the conversation is not handed over"
-        ),
+        "force_handoff": Key(TEXT, "the agent that always takes over after its final response"),
         "routing": Key(AGENT_ROUTING, "agents that hooks may choose", "no hook chooses an agent"),
         "code_mode_tools": Key(FLAG, "whether it calls tools by writing code", "it calls tools one by one"),
         "skills": Key(

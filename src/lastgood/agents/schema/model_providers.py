@@ -31,10 +31,12 @@ COST = Section(
         "input": Key(Number(least=0), "dollars per million input tokens"),
         "output": Key(Number(least=0), "dollars per million output tokens"),
         "cache_read": Key(
-            Number(least=0), "dollars per million tokens read from the cache", "they count as input tokens"
+            Number(least=0),
+            "dollars per million input tokens that the provider read from its cache; default: `input`",
         ),
         "cache_write": Key(
-            Number(least=0), "dollars per million tokens written to the cache", "they are not counted"
+            Number(least=0),
+            "dollars per million input tokens that the provider wrote to its cache; default: `input`",
         ),
     },
 )
