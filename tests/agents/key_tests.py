@@ -81,6 +81,10 @@ TESTS: dict[str, str] = {
     "agent.redact_secrets": _REDACTED,
     "agent.harness": "e2e/test_cli_work.py::test_a_task_is_added_shown_and_explained_with_what_it_resumed",
     "harness.type": "e2e/test_cli_work.py::test_a_task_is_added_shown_and_explained_with_what_it_resumed",
+    **dict.fromkeys(
+        ("harness.model", "harness.effort"),
+        "e2e/test_worker.py::test_a_program_is_told_the_model_and_the_effort_of_the_file",
+    ),
     "agent.memory": "agents/test_agent_spec.py::test_the_oldest_shape_says_the_same_as_todays",
     "memory.path": "e2e/test_memory.py::"
     "test_a_path_is_a_memory_of_its_own_and_the_agents_of_a_file_share_the_one_without",

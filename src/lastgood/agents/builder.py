@@ -36,6 +36,8 @@ from lastgood.model.agents import (
 
 #: Reads a file in the folder of the agent file; None: it does not exist.
 ReadBeside = Callable[[str], bytes | None]
+#: Their programs can be told which model to call. The protocol of the others has no field for it.
+CHOOSING_HARNESSES = ("claude-code", "codex", "command")
 _UNSET = AgentSpec("", "", "", "")
 _CONDITION = re.compile(r":[A-Za-z_][\w.-]*=")
 
@@ -116,6 +118,8 @@ class AgentBuilder:
             add_description_parameter=fields.raw("add_description_parameter", False),
             hooks=hooks,
             harness=self._harness(fields),
+            harness_model=self._of_harness(fields, "model"),
+            harness_effort=self._of_harness(fields, "effort"),
             skill_toolsets=self._skill_toolsets if skills else {},
             models=self._models.specs,
         )
@@ -152,6 +156,16 @@ class AgentBuilder:
     def _harness(self, fields: Fields) -> str | None:
         section: Fields | None = fields.raw("harness")
         return None if section is None else section.text("type") or None
+
+    def _of_harness(self, fields: Fields, key: str) -> str | None:
+        section: Fields | None = fields.raw("harness")
+        if section is None or not section.text(key):
+            return None
+        if section.text("type") in CHOOSING_HARNESSES:
+            return section.text(key)
+        what = f"'{key}' is not supported yet for {section.text('type')}: its own configuration decides"
+        self._findings.warning(section.at(key), what)
+        return None
 
     def _called_on(self, name: str, fields: Fields, key: str) -> tuple[str, ...]:
         """A team runs within one attempt of this server; an agent on a runtime has an attempt of its own."""

@@ -191,6 +191,8 @@ class AgentSpec:
     hooks: tuple[HookSpec, ...] = ()
     budgets: tuple[Budget, ...] = ()  # all of the file: a turn may be the work of several agents
     harness: str | None = None  # the program that runs it, on a runtime; it calls models by itself
+    harness_model: str | None = None  # the model that it is to call; None: it chooses
+    harness_effort: str | None = None  # how much that model is to reason; None: it decides
     skill_toolsets: Mapping[str, ToolsetSpec] = field(default_factory=dict)  # what its skills may add
     models: Mapping[str, ModelSpec] = field(default_factory=dict)
     members: Mapping[str, AgentSpec] = field(default_factory=dict)

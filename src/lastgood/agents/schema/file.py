@@ -100,9 +100,10 @@ HARNESS = Section(
             "the agent CLI; the agent runs on the one runtime that offers it, or on the one it is bound to",
             required=True,
         ),
-        "model": Key(TEXT, "the model it uses", "the CLI chooses its model"),
+        "model": Key(TEXT, "the model that claude-code, codex or command calls; default: its own choice"),
         "effort": Key(
-            Text(("low", "medium", "high", "xhigh", "max")), "the reasoning effort", "the CLI decides"
+            Text(("low", "medium", "high", "xhigh", "max")),
+            "how much that model reasons; default: what the CLI decides",
         ),
         "agent": Key(TEXT, "the agent of the CLI", "the CLI decides"),
         "thinking": Key(FLAG, "whether to show its reasoning", "it is not shown"),
