@@ -101,7 +101,7 @@ TESTS: dict[str, str] = {
         test_cached_tokens_have_prices_of_their_own="cost.cache_read cost.cache_write",
         test_titles_have_a_model_of_their_own="model.title_model",
         test_a_provider_gives_its_models_an_address_and_a_key="file.providers provider.provider"
-        " provider.base_url provider.token_key provider.api_type model.provider model.base_url",
+        " provider.base_url provider.token_key model.provider model.base_url",
         test_usage_is_requested_unless_the_file_says_not_to="model.track_usage provider.track_usage",
         test_names_and_addresses_may_be_variables="model.bypass_models_gateway",
     ),
@@ -114,6 +114,11 @@ TESTS: dict[str, str] = {
             *("parallel_tool_calls", "thinking_budget", "provider_opts"),
         )
     },
+    "provider.api_type": f"{_MODELS}test_a_provider_may_speak_the_responses_api",
+    **dict.fromkeys(
+        ("model.task_budget", "provider.task_budget", "task_budget.type", "task_budget.total"),
+        f"{_SETTINGS}{_BECOMES}",
+    ),
     "thinking_budget.effort": f"{_SETTINGS}{_BECOMES}",
     "thinking_budget.tokens": f"{_SETTINGS}{_BECOMES}",
     # -- toolsets
@@ -211,12 +216,12 @@ OPTIONS: dict[str, str] = {
     **_each(
         _SETTINGS,
         **{
-            _SENT: "top_k min_p",
+            _SENT: "top_k min_p service_tier",
             _BECOMES: "repetition_penalty typical_p extra_body stream_options thinking_display"
             " fallbacks google_search"
             " code_execution interleaved_thinking",
             "test_an_option_becomes_a_header": "http_headers",
-            "test_an_option_that_is_not_sent_is_a_warning": "api_type",
+            "test_a_provider_of_the_file_names_its_api": "api_type",
         },
     ),
     "seed": "wires/test_chat_faults.py::test_settings_have_their_names",

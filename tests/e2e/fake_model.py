@@ -68,6 +68,14 @@ def says(
     return Reply([*pieces, b"data: [DONE]\n\n"])
 
 
+def responds(*output: dict[str, Any]) -> Reply:
+    """The same in the Responses API, with these items."""
+    whole = {"object": "response", "status": "completed", "output": output}
+    items: list[dict[str, Any]] = [{"type": "response.output_item.done", "item": item} for item in output]
+    events = [*items, {"type": "response.completed", "response": whole}]
+    return Reply([f"event: {one['type']}\n".encode() + _data(one) for one in events])
+
+
 def breaks_off_after(*texts: str | Gate) -> Reply:
     whole = says(*texts)
     return Reply(whole.pieces[: len(texts)], cut=True)
@@ -179,7 +187,8 @@ def _handler(scripts: dict[str, Script]) -> type[BaseHTTPRequestHandler]:
 
 
 def _meant(scripts: dict[str, Script], body: dict[str, Any]) -> Script:
-    said = [message["content"] for message in body["messages"] if message["role"] == "user"]
+    asked = body.get("messages") or body["input"]  # of a chat completion, or of the Responses API
+    said = [message["content"] for message in asked if message.get("role") == "user"]
     last = said[-1] if isinstance(said[-1], str) else json.dumps(said[-1])
     return next(script for word, script in scripts.items() if word in last)
 

@@ -73,6 +73,7 @@ class ModelSpec:
     presence_penalty: float | None = None
     parallel_tool_calls: bool | None = None
     thinking: str | int | None = None  # an effort, or a budget in tokens; 0 or "none": do not
+    task_budget: int | None = None  # tokens that the model is told to spend at most on a task
     options: Mapping[str, Any] = field(default_factory=dict)  # provider_opts, as they are
     accepts: frozenset[str] | None = None  # kinds of attachments; None: all of them
     input_cost: float = 0.0  # per million tokens

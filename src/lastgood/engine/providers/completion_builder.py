@@ -105,6 +105,16 @@ class CompletionBuilder:
         self.finish: str | None = None
         self.size = 0
 
+    @property
+    def said(self) -> int:
+        """Characters of its text so far."""
+        return self._text.length
+
+    @property
+    def thought(self) -> int:
+        """Characters of its reasoning so far."""
+        return self._thoughts.length
+
     def take(self, piece: dict[str, Any]) -> None:
         """Adds one piece of the stream, or a whole answer."""
         usage = piece.get("usage")
