@@ -72,6 +72,7 @@ TESTS: dict[str, str] = {
         test_a_command_is_the_prompt_that_its_file_says="file.commands agent.commands agent.use_commands"
         " command.instruction",
         test_a_command_of_another_agent_is_sent_to_it="command.agent",
+        test_a_command_may_name_a_page_to_open="command.url",
     ),
     **dict.fromkeys(
         (f"metadata.{name}" for name in ("author", "license", "description", "readme", "version", "tags")),

@@ -144,6 +144,10 @@ agents:
     commands:
       go: {agent: ohter} # ! unknown agent 'ohter'; did you mean 'other'?
       nothing: {} # ! needs an 'instruction' or an 'agent'
+      page: {url: "javascript:alert(1)"} # ! it needs a scheme such as https
+      half: {url: example.com} # ! it needs a scheme such as https
+      odd: {url: "https://example.com/a b"} # ! percent-encode them
+      both: {url: "https://example.com", agent: other} # ! so it sends nothing
   other:
     model: opnai/gpt-5 # ! unknown provider 'opnai'; did you mean 'openai'?
     sub_agents: [other] # ! cannot be one of its own sub_agents

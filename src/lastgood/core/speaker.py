@@ -49,7 +49,7 @@ def goes_on_as(entry: AgentSpec, agent: AgentSpec) -> str:
     """The agent that goes on when this one has given its final response; "": none. An agent that was given a
     task does it alone: such an entry has no members."""
     forced = agent.force_handoff
-    return forced if forced is not None and entry.members and entry.member(forced) is not None else ""
+    return forced if forced is not None and entry.member(forced) is not None else ""
 
 
 def last_request(messages: Sequence[Message]) -> str:

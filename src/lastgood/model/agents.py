@@ -139,13 +139,14 @@ class ToolsetSpec:
 @dataclass(frozen=True, slots=True)
 class AgentCommand:
     """A prompt with a name. `agent`: the agent that answers from then on. `instruction` is empty: what was
-    typed after the name is the prompt."""
+    typed after the name is the prompt. `url`: a page to open; nothing is sent then."""
 
     name: str
     instruction: str
     description: str = ""
     agent: str | None = None
     trusted: bool = True  # False: its file came from elsewhere, and gets no variables of this machine
+    url: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,7 +77,7 @@ COMMAND = Section(
         "description": Key(TEXT, "what it is for"),
         "instruction": Key(TEXT, "the prompt; without one, the text after the command"),
         "agent": Key(TEXT, "the agent that answers from then on"),
-        "url": Key(TEXT, "a URL to open instead", "the URL is not opened"),
+        "url": Key(TEXT, "a page to open; nothing is sent. `{{session_id}}` is replaced"),
     },
 )
 _COMMAND_MAP = MapOf(Either((COMMAND, TEXT)))
