@@ -136,6 +136,7 @@ TESTS: dict[str, str] = {
         test_folders_are_opened_and_closed="filesystem.allow_list filesystem.deny_list",
         test_a_command_follows_an_edit_of_files_like_this="filesystem.post_edit post_edit.path post_edit.cmd",
         test_files_that_git_ignores_are_shown_if_the_file_says_so="filesystem.ignore_vcs",
+        test_a_docker_server_gets_its_configuration_in_a_file="mcp.config",
         test_an_mcp_server_is_started_as_the_file_says="file.mcps mcp.ref mcp.command mcp.args mcp.env"
         " mcp.working_dir",
     ),

@@ -180,7 +180,7 @@ _KEYS = {
     "args": Key(TEXTS, "its arguments"),
     "ref": Key(TEXT, "`docker:NAME`, or a name of `mcps` or `rag`"),
     "remote": Key(REMOTE, "a remote server"),
-    "config": Key(Anything(), "the configuration for the server", "it is not sent"),
+    "config": Key(Anything(), "the configuration of the server; with `ref: docker:NAME`"),
     "version": Key(TEXT, "the package that has the command; named in the error if it is not installed"),
     "name": Key(TEXT, "its name"),
     "working_dir": Key(TEXT, "the working directory of the server"),
