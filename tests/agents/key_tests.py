@@ -181,6 +181,12 @@ TESTS: dict[str, str] = {
         test_I40_what_goes_wrong_is_a_bounded_tool_error="api.timeout",
         test_the_operations_of_a_document_are_tools="openapi.url openapi.headers",
     ),
+    **_each(
+        "e2e/test_a2a.py::",
+        test_an_agent_elsewhere_is_a_tool_and_answers="a2a.url a2a.headers a2a.name",
+        test_an_agent_that_does_not_finish_is_left_and_its_outcome_is_unknown="a2a.timeout",
+    ),
+    "a2a.allow_private_ips": "tools/test_http_toolset_keys.py::test_a_file_may_open_private_networks",
     # -- other toolsets
     "background_jobs.env": "e2e/test_background_jobs.py::"
     "test_a_job_runs_on_after_its_turn_and_is_seen_waited_for_and_stopped",

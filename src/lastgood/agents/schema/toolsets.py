@@ -254,8 +254,7 @@ TOOLSET = Typed(
         ),
         "a2a": Variant(
             "calls a remote agent (A2A)",
-            ("url", "headers", "name", "allow_private_ips"),
-            _WITHOUT,
+            ("url", "headers", "name", "timeout", "allow_private_ips"),
             needs=("url",),
         ),
         "lsp": Variant("queries a language server", (*_SERVER, "file_types"), _WITHOUT, needs=("command",)),
