@@ -52,6 +52,7 @@ TESTS: dict[str, str] = {
         " structured_output.description structured_output.schema structured_output.strict"
         " structured_output.mode",
         test_a_sub_agent_does_a_task_and_returns_its_result="agent.sub_agents",
+        test_agents_may_share_a_to_do_list="todo.shared",
         test_a_handoff_makes_another_agent_answer_from_then_on="agent.handoffs",
         test_a_forced_handoff_makes_the_next_agent_of_the_chain_answer="agent.force_handoff",
         test_a_shared_skill_runs_on_its_model="file.skills agent.use_skills skill.model",

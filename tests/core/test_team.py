@@ -5,7 +5,15 @@ from dataclasses import replace
 
 import pytest
 
-from lastgood.core.speaker import HANDOFF, goes_on_as, last_request, named_agent, speaker, speaker_after
+from lastgood.core.speaker import (
+    HANDOFF,
+    goes_on_as,
+    last_request,
+    may_speak,
+    named_agent,
+    speaker,
+    speaker_after,
+)
 from lastgood.model.agents import AgentSpec
 from lastgood.model.attempts import Step, StepKind, said
 from lastgood.model.messages import HANDED_OVER, Message, ToolCall, assistant, tool_result, user
@@ -111,3 +119,12 @@ def test_a_response_that_was_handed_over_is_followed_by_a_note() -> None:
     assert [message.role for message in conversation] == ["user", "assistant", "user"]
     assert last_request(conversation) == "q"
     assert last_request(()) == ""
+
+
+def test_who_may_speak_is_whoever_the_conversation_may_be_handed_to() -> None:
+    chain = agent("first", "second", "gone")
+    second = replace(agent("second", "first"), force_handoff="third")
+    members = {"second": second, "third": agent("third"), "helper": agent("helper")}
+    entry = replace(chain, members=members)
+    assert [one.name for one in may_speak(entry)] == ["first", "second", "third"]
+    assert [one.name for one in may_speak(ROOT)] == ["root", "writer", "editor"]

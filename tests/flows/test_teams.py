@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from lastgood.model.agents import AgentSpec, Permissions, Safety
+from lastgood.model.agents import AgentSpec, Permissions, Safety, ToolsetSpec
 from lastgood.model.attempts import AttemptStatus, StepKind
 from lastgood.model.events import AgentSwitched, EventKind, TextStreamed
-from lastgood.model.ids import DEFAULT_TENANT
+from lastgood.model.ids import DEFAULT_TENANT, SessionId
 from lastgood.model.messages import HANDED_OVER, Role
 from lastgood.model.sessions import Turn
 from lastgood.wiring import Lastgood
@@ -235,9 +235,14 @@ def chain(cluster: Cluster, **of_writer: Any) -> AgentSpec:
     plain = cluster.agent("team")
     writer = replace(plain, name="writer", instruction="W", **of_writer)
     helper = replace(plain, name="helper", instruction="H", force_handoff="writer")
-    members = {"helper": helper, "writer": writer}
-    root = {"name": "root", "instruction": "R", "force_handoff": "writer", "sub_agents": ("helper",)}
-    return replace(plain, members=members, **root)
+    return replace(
+        plain,
+        name="root",
+        instruction="R",
+        force_handoff="writer",
+        sub_agents=("helper",),
+        members={"helper": helper, "writer": writer},
+    )
 
 
 def asked(cluster: Cluster) -> list[str]:
@@ -314,3 +319,57 @@ async def test_handoffs_that_go_in_a_circle_end_the_turn(cluster: Cluster) -> No
     outcome = await cluster.say(node, session, "!say facts")
     assert outcome.status is AttemptStatus.FAILED
     assert "model calls" in str(outcome.error)
+
+
+# -- a to-do list that agents share --------------------------------------------------------
+
+
+def sharing(cluster: Cluster) -> AgentSpec:
+    """`root` may ask `helper`, which may ask `expert`; all of them share one list."""
+    shared = (ToolsetSpec("todo", options={"shared": True}),)
+    root = team(cluster, toolsets=shared)
+    members = {name: replace(one, toolsets=shared) for name, one in root.members.items()}
+    return replace(root, members=members)
+
+
+ADD = '!tool create_todo {"description": "%s"}'
+
+
+async def listed(cluster: Cluster, node: Lastgood, session: SessionId) -> list[str]:
+    turn = await cluster.good(node, session, "!tool list_todos {}\n!say ok")
+    return [one["description"] for one in json.loads(results(turn)[0])["todos"]]
+
+
+async def test_a_shared_list_is_passed_into_tasks_of_tasks_and_comes_back(cluster: Cluster) -> None:
+    node = await serve(cluster, sharing(cluster))
+    session = await cluster.session(node, "team")
+    inner = task("expert", f"{ADD % 'c'}\n!say deep", "!say done")
+    await cluster.good(node, session, f"{ADD % 'a'}\n" + task("helper", f"{ADD % 'b'}\n{inner}", "!say ok"))
+    assert await listed(cluster, node, session) == ["a", "b", "c"]
+
+
+async def test_I2_a_failed_turn_leaves_no_trace_in_the_shared_list(cluster: Cluster) -> None:
+    node = await serve(cluster, sharing(cluster))
+    session = await cluster.session(node, "team")
+    await cluster.good(node, session, task("helper", ADD % "a", "!say ok"))
+    failed = await cluster.say(node, session, task("helper", ADD % "b", "!say ok\n!fail during"))
+    assert failed.status is AttemptStatus.FAILED
+    assert await listed(cluster, node, session) == ["a"]
+
+
+async def test_the_shared_list_is_whole_where_results_are_cut(cluster: Cluster) -> None:
+    agent = replace(sharing(cluster), max_tool_result_tokens=20)
+    node = await serve(cluster, agent)
+    session = await cluster.session(node, "team")
+    text = "\n".join([*(ADD % f"entry {number}" for number in range(5)), f"!say {'x' * 500}"])
+    turn = await cluster.good(node, session, task("helper", text, "!say ok"))
+    assert "characters omitted" in results(turn)[0]
+    assert '"description": "entry 4"' in results(turn)[0]
+
+
+async def test_entries_of_a_shared_list_are_short(cluster: Cluster) -> None:
+    node = await serve(cluster, sharing(cluster), limits=replace(LIMITS, input_bytes=100_000))
+    session = await cluster.session(node, "team")
+    turn = await cluster.good(node, session, f"{ADD % ('x' * 1001)}\n!say ok")
+    assert "more than 1,000 characters" in results(turn)[0]
+    assert await listed(cluster, node, session) == []

@@ -52,6 +52,20 @@ def goes_on_as(entry: AgentSpec, agent: AgentSpec) -> str:
     return forced if forced is not None and entry.member(forced) is not None else ""
 
 
+def may_speak(entry: AgentSpec) -> list[AgentSpec]:
+    """The agents that the conversation may be handed to, and the one that it begins with."""
+    found = {entry.name: entry}
+    waiting = [entry]
+    while waiting:
+        agent = waiting.pop()
+        for name in (*agent.handoffs, *filter(None, [agent.force_handoff])):
+            other = entry.member(name)
+            if other is not None and name not in found:
+                found[name] = other
+                waiting.append(other)
+    return list(found.values())
+
+
 def last_request(messages: Sequence[Message]) -> str:
     """What the user said last, whoever has gone on since."""
     said = (one.content for one in reversed(messages) if one.role is Role.USER and not is_handover_note(one))

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 from lastgood.core.context import fade_results, repeats, shown_of, trim
 from lastgood.core.history import open_calls
 from lastgood.core.secret_shapes import without_secret_shapes
-from lastgood.core.speaker import speaker_after
+from lastgood.core.speaker import may_speak, speaker_after
+from lastgood.core.todo import NOTHING, Todos, shared_todos_of
 from lastgood.errors import LoopDetected
 from lastgood.model.agents import AgentSpec
 from lastgood.model.answers import Answer
@@ -29,6 +30,7 @@ class Stage:
     callers: tuple[AgentSpec, ...] = ()  # the agents that delegated the task; outermost first
     options: CallOptions = CallOptions()
     left_out: int = 0
+    shared_todos: Todos = NOTHING  # when the task began
     agent: AgentSpec = field(init=False)
 
     def __post_init__(self) -> None:
@@ -51,6 +53,12 @@ class Stage:
         if self.agent.max_old_tool_call_tokens > 0:
             shown = fade_results(shown, self.agent.max_old_tool_call_tokens)
         return shown
+
+    def shared_list(self) -> Todos:
+        """The to-do list that agents share, as it is now."""
+        specs = (spec for agent in may_speak(self.entry) for spec in agent.toolsets)
+        counts = any(spec.type == "todo" and spec.options.get("shared") for spec in specs)
+        return shared_todos_of(self.conversation(), self.shared_todos, counts=counts)
 
     @property
     def responses(self) -> int:

@@ -22,6 +22,7 @@ from lastgood.core.hooks import HookDecision
 from lastgood.core.recovery import not_begun, unsettled
 from lastgood.core.secret_shapes import redaction
 from lastgood.core.speaker import HANDOFF, TRANSFER, goes_on_as
+from lastgood.core.todo import shared_note
 from lastgood.engine.agent_run import Stage
 from lastgood.engine.budget_meter import BudgetMeter
 from lastgood.engine.delegation import fork_stage, prompt_step, task_stage
@@ -275,10 +276,11 @@ class TurnLoop:
         if result.outcome is ToolOutcome.DENIED and not result.is_rejected:
             reason = capped.text.removeprefix("error: ")
             denied = CallRuling(call, stage.place_of(call.id), stage.agent.name, reason)
-        await self._event(ToolAnswered(call.id, call.name, capped.text, stage.sub_agent, failed))
+        shown = capped.text + result.note
+        await self._event(ToolAnswered(call.id, call.name, shown, stage.sub_agent, failed))
         step = Step(
             StepKind.TOOL,
-            tool_result(call.id, capped.text),
+            tool_result(call.id, shown),
             within=stage.within,
             full=capped.full,
             effects=(call.id,) if result.has_effects else (),
@@ -326,7 +328,8 @@ class TurnLoop:
             parent_session_id=self.work.hold.session,
             stop_response=result.text,
         )
-        await self._answer(stage, call, result)
+        note = shared_note(result.text, inner.shared_todos, inner.shared_list())
+        await self._answer(stage, call, replace(result, note=note))
 
     # -- after a crash -----------------------------------------------------------
 

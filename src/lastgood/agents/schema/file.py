@@ -21,7 +21,7 @@ from lastgood.agents.schema.kinds import (
 )
 from lastgood.agents.schema.model_providers import MODEL, PROVIDER
 from lastgood.agents.schema.rag import RAG
-from lastgood.agents.schema.toolsets import MCP, OWN_LIST, TOOLSET
+from lastgood.agents.schema.toolsets import MCP, TOOLSET
 
 _COUNT = Whole(least=0)
 
@@ -133,7 +133,7 @@ PERMISSIONS = Section(
     },
 )
 _MEMORY = Section("memory", "a memory", {"path": Key(TEXT, "the file of the memory", required=True)})
-_TODO = Section("todo", "a todo list", {"shared": Key(FLAG, "whether agents share one list", OWN_LIST)})
+_TODO = Section("todo", "a todo list", {"shared": Key(FLAG, "whether agents share one list")})
 _NO_SUMMARY = "no conversation is summarized"
 SAFETY = Text(("strict", "balanced", "restricted", "autonomous"))
 AGENT = Section(
