@@ -104,6 +104,8 @@ class TurnLoop:
                 await self._take_steers(stage)
             running = self._respond(stage)
             await (running if self.hooks is None else self.hooks.around_response(stage, running))
+            if stage.steps[-1].hands_to:
+                await self._switch(stage, stage.speaker(), "force_handoff")
 
     async def _respond(self, stage: Stage) -> None:
         if self.meter is not None:
@@ -115,8 +117,6 @@ class TurnLoop:
         for call in stage.steps[-1].message.tool_calls:
             if call.name not in stage.options.tool_names:
                 await self._call_tool(stage, call)
-        if stage.steps[-1].hands_to:
-            await self._switch(stage, stage.speaker(), "force_handoff")
 
     async def _switch(self, stage: Stage, agent: AgentSpec, kind: str) -> None:
         await self._observe_switch(stage, stage.agent, agent, kind)
