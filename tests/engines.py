@@ -11,6 +11,7 @@ from pathlib import Path
 from lastgood.engine.agent_loop import AgentLoop
 from lastgood.engine.providers.provider import Provider
 from lastgood.engine.providers.provider_table import ProviderTable
+from lastgood.engine.tools.builtin import first_toolsets
 from lastgood.engine.tools.command_environment import Environment
 from lastgood.engine.tools.tool import Tool, Toolset
 from lastgood.model.agents import Safety, ToolsetSpec
@@ -34,7 +35,7 @@ class Kit:
     def engine(self) -> AgentLoop:
         return AgentLoop(
             ProviderTable(Secrets({}), fixed=self.providers),
-            {tool.name: _only(tool) for tool in self.tools},
+            {**_BUILTIN, **{tool.name: _only(tool) for tool in self.tools}},
             now=time.time,
             safety=self.safety,
             work_dirs=self.work_dirs,
@@ -42,6 +43,10 @@ class Kit:
             scrub=self.secrets.scrub,
             environment=Environment(os.environ, self.secrets),
         )
+
+
+#: Those that need no more than the conversation.
+_BUILTIN = {"todo": first_toolsets(Secrets({}))["todo"]}
 
 
 def _only(tool: Tool) -> Toolset:

@@ -52,7 +52,9 @@ TESTS: dict[str, str] = {
         " structured_output.description structured_output.schema structured_output.strict"
         " structured_output.mode",
         test_a_sub_agent_does_a_task_and_returns_its_result="agent.sub_agents",
+        test_agents_may_share_a_to_do_list="todo.shared",
         test_a_handoff_makes_another_agent_answer_from_then_on="agent.handoffs",
+        test_a_forced_handoff_makes_the_next_agent_of_the_chain_answer="agent.force_handoff",
         test_a_shared_skill_runs_on_its_model="file.skills agent.use_skills skill.model",
         test_the_next_model_answers_after_the_retries_and_the_first_one_is_skipped="agent.fallback"
         " fallback.models fallback.retries fallback.cooldown",
@@ -71,6 +73,7 @@ TESTS: dict[str, str] = {
         test_a_command_is_the_prompt_that_its_file_says="file.commands agent.commands agent.use_commands"
         " command.instruction",
         test_a_command_of_another_agent_is_sent_to_it="command.agent",
+        test_a_command_may_name_a_page_to_open="command.url",
     ),
     **dict.fromkeys(
         (f"metadata.{name}" for name in ("author", "license", "description", "readme", "version", "tags")),
@@ -80,6 +83,10 @@ TESTS: dict[str, str] = {
     "agent.redact_secrets": _REDACTED,
     "agent.harness": "e2e/test_cli_work.py::test_a_task_is_added_shown_and_explained_with_what_it_resumed",
     "harness.type": "e2e/test_cli_work.py::test_a_task_is_added_shown_and_explained_with_what_it_resumed",
+    **dict.fromkeys(
+        ("harness.model", "harness.effort"),
+        "e2e/test_worker.py::test_a_program_is_told_the_model_and_the_effort_of_the_file",
+    ),
     "agent.memory": "agents/test_agent_spec.py::test_the_oldest_shape_says_the_same_as_todays",
     "memory.path": "e2e/test_memory.py::"
     "test_a_path_is_a_memory_of_its_own_and_the_agents_of_a_file_share_the_one_without",
@@ -93,9 +100,10 @@ TESTS: dict[str, str] = {
         test_a_model_is_sent_the_attachments_that_it_accepts="model.capabilities capabilities.image"
         " capabilities.pdf capabilities.audio capabilities.video",
         test_prices_are_counted="model.cost cost.input cost.output",
+        test_cached_tokens_have_prices_of_their_own="cost.cache_read cost.cache_write",
         test_titles_have_a_model_of_their_own="model.title_model",
         test_a_provider_gives_its_models_an_address_and_a_key="file.providers provider.provider"
-        " provider.base_url provider.token_key provider.api_type model.provider model.base_url",
+        " provider.base_url provider.token_key model.provider model.base_url",
         test_usage_is_requested_unless_the_file_says_not_to="model.track_usage provider.track_usage",
         test_names_and_addresses_may_be_variables="model.bypass_models_gateway",
     ),
@@ -108,6 +116,11 @@ TESTS: dict[str, str] = {
             *("parallel_tool_calls", "thinking_budget", "provider_opts"),
         )
     },
+    "provider.api_type": f"{_MODELS}test_a_provider_may_speak_the_responses_api",
+    **dict.fromkeys(
+        ("model.task_budget", "provider.task_budget", "task_budget.type", "task_budget.total"),
+        f"{_SETTINGS}{_BECOMES}",
+    ),
     "thinking_budget.effort": f"{_SETTINGS}{_BECOMES}",
     "thinking_budget.tokens": f"{_SETTINGS}{_BECOMES}",
     # -- toolsets
@@ -124,6 +137,7 @@ TESTS: dict[str, str] = {
         test_folders_are_opened_and_closed="filesystem.allow_list filesystem.deny_list",
         test_a_command_follows_an_edit_of_files_like_this="filesystem.post_edit post_edit.path post_edit.cmd",
         test_files_that_git_ignores_are_shown_if_the_file_says_so="filesystem.ignore_vcs",
+        test_a_docker_server_gets_its_configuration_in_a_file="mcp.config",
         test_an_mcp_server_is_started_as_the_file_says="file.mcps mcp.ref mcp.command mcp.args mcp.env"
         " mcp.working_dir",
     ),
@@ -168,6 +182,12 @@ TESTS: dict[str, str] = {
         test_I40_what_goes_wrong_is_a_bounded_tool_error="api.timeout",
         test_the_operations_of_a_document_are_tools="openapi.url openapi.headers",
     ),
+    **_each(
+        "e2e/test_a2a.py::",
+        test_an_agent_elsewhere_is_a_tool_and_answers="a2a.url a2a.headers a2a.name",
+        test_an_agent_that_does_not_finish_is_left_and_its_outcome_is_unknown="a2a.timeout",
+    ),
+    "a2a.allow_private_ips": "tools/test_http_toolset_keys.py::test_a_file_may_open_private_networks",
     # -- other toolsets
     "background_jobs.env": "e2e/test_background_jobs.py::"
     "test_a_job_runs_on_after_its_turn_and_is_seen_waited_for_and_stopped",
@@ -205,12 +225,12 @@ OPTIONS: dict[str, str] = {
     **_each(
         _SETTINGS,
         **{
-            _SENT: "top_k min_p",
+            _SENT: "top_k min_p service_tier",
             _BECOMES: "repetition_penalty typical_p extra_body stream_options thinking_display"
             " fallbacks google_search"
             " code_execution interleaved_thinking",
             "test_an_option_becomes_a_header": "http_headers",
-            "test_an_option_that_is_not_sent_is_a_warning": "api_type",
+            "test_a_provider_of_the_file_names_its_api": "api_type",
         },
     ),
     "seed": "wires/test_chat_faults.py::test_settings_have_their_names",

@@ -162,6 +162,7 @@ def test_commands_in_every_form() -> None:
         AgentCommand("plan", "", "Makes a plan first", "planner"),
         AgentCommand("explain", "Explain ${args} to somebody who has never seen it."),
         AgentCommand("named-only", "Say good morning", "Say good morning"),
+        AgentCommand("manual", "", "Opens the manual", url="https://example.com/manual"),
         AgentCommand(
             "lint", "Correct what this says: ${shell({cmd: 'ruff check'})}", "Corrects what the checker finds"
         ),

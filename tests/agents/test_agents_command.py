@@ -34,8 +34,8 @@ def test_check_explains_a_file(tmp_path: Path) -> None:
         "    tools: shell, filesystem (read_file, list_directory, search_files_content), todo",
         "  second: openai/gpt-5-mini",
         "    tools: todo, filesystem (read_file, list_directory, search_files_content)",
-        f"{FOLDER}/shared-toolsets.yaml:12:5: warning: 'shared' is not supported yet: "
-        "a sub-agent has its own list",
+        f"{FOLDER}/shared-toolsets.yaml:32:5: warning: 'cache' is not supported yet: "
+        "every request goes to the model",
         f"{FOLDER}/shared-toolsets.yaml: valid, 1 warning",
     ]
 

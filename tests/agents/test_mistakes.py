@@ -144,12 +144,20 @@ agents:
     commands:
       go: {agent: ohter} # ! unknown agent 'ohter'; did you mean 'other'?
       nothing: {} # ! needs an 'instruction' or an 'agent'
+      page: {url: "javascript:alert(1)"} # ! it needs a scheme such as https
+      half: {url: example.com} # ! it needs a scheme such as https
+      odd: {url: "https://example.com/a b"} # ! percent-encode them
+      both: {url: "https://example.com", agent: other} # ! so it sends nothing
   other:
     model: opnai/gpt-5 # ! unknown provider 'opnai'; did you mean 'openai'?
     sub_agents: [other] # ! cannot be one of its own sub_agents
   third:
     model: fast,slwo # ! did you mean 'slow'?
   a/b: {model: auto} # ! cannot contain '/'
+  round: {model: auto, force_handoff: about}
+  about: {model: auto, force_handoff: way}
+  way: {model: auto, force_handoff: round} # ! 'force_handoff' never ends: way → round → about → way
+  alone: {model: auto, force_handoff: alone} # ! never ends: alone → alone
   fourth: {model: gpt-5} # ! use a name from `models`, or provider/model
   fifth: {model: auto, sub_agents: [./other.yaml]} # ! unknown agent './other.yaml'
 models:

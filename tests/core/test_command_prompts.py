@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from lastgood.core.command_prompts import command_prompt, unknown_expressions, uses_environment
+from lastgood.core.command_prompts import (
+    command_prompt,
+    command_url,
+    unknown_expressions,
+    uses_environment,
+    why_no_page,
+)
 
 
 @pytest.mark.parametrize(
@@ -47,3 +53,29 @@ def test_expressions_that_stay_as_they_are_written_are_named(text: str, unknown:
 def test_an_instruction_says_whether_it_needs_the_environment() -> None:
     assert uses_environment("${env.NAME}")
     assert not uses_environment("${args}")
+
+
+def test_a_page_has_the_session_where_its_url_says_so() -> None:
+    assert command_url("https://example.com/?s={{session_id}}#{{session_id}}", "a b&c") == (
+        "https://example.com/?s=a%20b%26c#a%20b%26c"
+    )
+    assert command_url("https://example.com", "ses_1") == "https://example.com"
+
+
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [
+        ("https://example.com/{{session_id}}", None),
+        ("docker-desktop://dashboard/session/{{session_id}}", None),
+        ("example.com", "it needs a scheme"),
+        ("JavaScript:alert(1)", "it needs a scheme"),
+        ("file:///etc/passwd", "it needs a scheme"),
+        ("https://[", "it needs a scheme"),
+        ("https://example.com/a b", "percent-encode"),
+        ("https://example.com/\x1b[2J", "percent-encode"),
+        ("https://exämple.com", "percent-encode"),
+    ],
+)
+def test_what_is_no_page_is_not_shown(url: str, why: str | None) -> None:
+    said = why_no_page(url)
+    assert said is None if why is None else why in (said or "")

@@ -4,8 +4,15 @@ import pytest
 
 from lastgood.core.model_choice import CHANGED, REVERTED, chosen_model
 from lastgood.core.session_plan import WRITTEN, plan_of
-from lastgood.core.speaker import HANDED_OVER
-from lastgood.model.messages import Message, ToolCall, assistant, tool_result, user
+from lastgood.model.messages import (
+    HANDED_OVER,
+    Message,
+    ToolCall,
+    assistant,
+    handover_note,
+    tool_result,
+    user,
+)
 
 ALLOWED = ("cheap", "clever")
 
@@ -36,6 +43,7 @@ BACK = call("revert_model", "{}", f"{REVERTED}.")
         (call("change_model", '{"model": 7}', f"{CHANGED}7"), None),
         ((*change("cheap"), *call("revert_model", "{}", "error: denied")), "cheap"),
         ((*change("cheap"), *call("handoff", '{"agent": "x"}', f"{HANDED_OVER}x")), None),
+        ((*change("cheap"), handover_note("x")), None),
         ((*change("cheap"), *call("handoff", '{"agent": "x"}', "error: unknown agent")), "cheap"),
         ((tool_result("c", f"{CHANGED}cheap"),), None),
         ((user(f"{CHANGED}cheap"),), None),

@@ -4,7 +4,14 @@ from typing import Any
 
 import pytest
 
-from lastgood.core.mcp_servers import runtime_servers, server_name, server_words, tool_name, wants_oauth
+from lastgood.core.mcp_servers import (
+    gateway_config,
+    runtime_servers,
+    server_name,
+    server_words,
+    tool_name,
+    wants_oauth,
+)
 from lastgood.model.agents import AgentSpec, ToolsetSpec
 
 
@@ -114,3 +121,12 @@ def test_a_server_with_oauth_is_disclosed() -> None:
     received = runtime_servers(agent(mcp(remote=remote)))
     assert received.servers == ()
     assert "OAuth for MCP servers is not supported yet" in received.disclosures[0]
+
+
+def test_a_server_whose_configuration_would_be_lost_is_disclosed() -> None:
+    configured = mcp(ref="docker:kubernetes", config={"config_path": "/x"})
+    assert gateway_config(configured.options) == {"kubernetes": {"config_path": "/x"}}
+    received = runtime_servers(agent(configured, mcp(ref="docker:git")))
+    assert [one["name"] for one in received.servers] == ["docker-git"]
+    assert "docker:kubernetes of this agent is not available here: its `config`" in received.disclosures[0]
+    assert gateway_config({"command": "x", "config": {"a": 1}}) is None

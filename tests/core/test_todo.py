@@ -5,7 +5,20 @@ from typing import Any
 
 import pytest
 
-from lastgood.core.todo import MOST, Status, Todo, TodoRefused, TodoResult, Todos, apply, todos_of
+from lastgood.core.todo import (
+    MOST,
+    NOTHING,
+    SHARED,
+    Status,
+    Todo,
+    TodoRefused,
+    TodoResult,
+    Todos,
+    apply,
+    shared_note,
+    shared_todos_of,
+    todos_of,
+)
 from lastgood.model.messages import Message, ToolCall, assistant, tool_result, user
 
 PENDING, IN_PROGRESS, COMPLETED = Status
@@ -131,3 +144,44 @@ def test_calls_of_other_tools_change_nothing(name: str, arguments: str) -> None:
 def _encoded(call: Call) -> tuple[str, str]:
     name, arguments = call
     return name, json.dumps(arguments)
+
+
+# -- shared by agents -------------------------------------------------------------------
+
+
+def task(result: str, *, name: str = "transfer_task") -> list[Message]:
+    return exchange((name, {}), result=result)
+
+
+@pytest.mark.parametrize("name", ["transfer_task", "run_skill"])
+def test_the_result_of_a_task_that_changed_the_shared_list_carries_it(name: str) -> None:
+    changed = after(create("buy \u201cmilk\u201d\n", "b"), update(todo_2="completed"))
+    result = "Done." + shared_note("Done.", NOTHING, changed)
+    assert result.startswith(f"Done.\n\n{SHARED}")
+    messages = [user("go"), *task(result, name=name), *exchange(create("c"))]
+    shared = shared_todos_of(messages, NOTHING)
+    assert [one.id for one in shared.items] == ["todo_1", "todo_2", "todo_3"]
+    assert shared.items[:2] == changed.items
+    assert shared_todos_of(messages, NOTHING, counts=False) == changed
+    assert todos_of(messages) == after(create("c")), "a list of the conversation alone knows no task"
+
+
+def test_a_task_begins_with_the_list_as_it_is() -> None:
+    before = after(create("a"))
+    assert shared_todos_of([user("task")], before) == before
+    assert shared_todos_of(exchange(update(todo_1="completed")), before).items[0].status is COMPLETED
+
+
+def test_a_task_that_changed_nothing_adds_nothing_and_one_that_pretends_to_changes_nothing() -> None:
+    before = after(create("a"))
+    assert shared_note("Done.", before, before) == ""
+    assert shared_todos_of(task("Done."), before) == before
+    lie = f'\n{SHARED}{{"items": [], "created": 9}}'
+    result = lie + shared_note(lie, before, before)
+    assert shared_todos_of(task(result), NOTHING) == before
+
+
+@pytest.mark.parametrize("text", ["no json", "[]", '{"items": [{}]}', '{"items": [], "created": null}', ""])
+def test_what_is_no_list_changes_none(text: str) -> None:
+    before = after(create("a"))
+    assert shared_todos_of(task(f"Done.\n\n{SHARED}{text}"), before) == before

@@ -45,8 +45,10 @@ def says(
     finish: str = "stop",
     calls: Sequence[tuple[str, str, str]] = (),
     usage: tuple[int, int] = (11, 7),
+    cached: tuple[int, int] = (0, 0),
 ) -> Reply:
-    """An answer in as many pieces as there are texts; `calls` are (id, name, arguments)."""
+    """An answer in as many pieces as there are texts; `calls` are (id, name, arguments). `cached`: of the
+    input tokens, those read from the cache and those written to it."""
     pieces: list[bytes | Gate] = [
         text if isinstance(text, Gate) else _chunk({"content": text}) for text in texts
     ]
@@ -60,9 +62,18 @@ def says(
         "prompt_tokens": usage[0],
         "completion_tokens": usage[1],
         "total_tokens": sum(usage),
+        "prompt_tokens_details": {"cached_tokens": cached[0], "cache_write_tokens": cached[1]},
     }
     pieces.append(_data({"id": "x", "object": "chat.completion.chunk", "choices": [], "usage": received}))
     return Reply([*pieces, b"data: [DONE]\n\n"])
+
+
+def responds(*output: dict[str, Any]) -> Reply:
+    """The same in the Responses API, with these items."""
+    whole = {"object": "response", "status": "completed", "output": output}
+    items: list[dict[str, Any]] = [{"type": "response.output_item.done", "item": item} for item in output]
+    events = [*items, {"type": "response.completed", "response": whole}]
+    return Reply([f"event: {one['type']}\n".encode() + _data(one) for one in events])
 
 
 def breaks_off_after(*texts: str | Gate) -> Reply:
@@ -176,7 +187,8 @@ def _handler(scripts: dict[str, Script]) -> type[BaseHTTPRequestHandler]:
 
 
 def _meant(scripts: dict[str, Script], body: dict[str, Any]) -> Script:
-    said = [message["content"] for message in body["messages"] if message["role"] == "user"]
+    asked = body.get("messages") or body["input"]  # of a chat completion, or of the Responses API
+    said = [message["content"] for message in asked if message.get("role") == "user"]
     last = said[-1] if isinstance(said[-1], str) else json.dumps(said[-1])
     return next(script for word, script in scripts.items() if word in last)
 

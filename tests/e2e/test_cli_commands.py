@@ -29,6 +29,8 @@ agents:
       tidy: Tidy up
       plan: {agent: planner}
       start: {agent: planner, instruction: "Plan ${args}"}
+      docs: {description: Opens the manual, url: "https://example.com/manual"}
+      feedback: {url: "https://example.com/?session={{session_id}}"}
       call: "Now: ${shell({cmd: 'ls'})}"
   planner:
     model: builtin/scripted
@@ -91,7 +93,25 @@ def test_a_command_of_another_agent_is_sent_to_it(lastgood: Command, agent: str)
 def test_a_call_in_a_command_is_reported_and_sent_as_text(lastgood: Command, agent: str) -> None:
     done = lastgood("run", agent, "/call")
     assert done.out == "You said: Now: ${shell({cmd: 'ls'})}\n"
-    assert "agent.yaml:18: `${shell({cmd: 'ls'})}` in a command is not supported yet" in done.err
+    assert "agent.yaml:20: `${shell({cmd: 'ls'})}` in a command is not supported yet" in done.err
+
+
+@pytest.mark.slow
+def test_a_command_may_name_a_page_to_open(lastgood: Command, agent: str, started: list[Process]) -> None:
+    """There may be no browser where the chat runs. Nothing is sent, and no session is created."""
+    done = lastgood("run", agent, "/docs")
+    assert (done.code, done.out) == (0, "https://example.com/manual\n"), done.err
+    assert "session" not in done.err
+    assert lastgood.prompt_log.read_text() == ""
+    assert lastgood("run", agent, "/feedback").out == "https://example.com/?session=\n"
+    with closing(Terminal(lastgood, started, "run", agent)) as chat:
+        chat.send("hello\n")
+        chat.expect("You said: hello")
+        chat.send("/feedback\n")
+        chat.expect("open https://example.com/?session=ses_")
+        chat.send(CTRL_D)
+        assert chat.process.wait(20) == 0
+    assert len(lastgood.prompt_log.read_text().splitlines()) == 1
 
 
 @pytest.mark.slow

@@ -183,6 +183,28 @@ def test_a_sub_agent_does_a_task_and_returns_its_result(files: AgentFiles) -> No
     assert ended.results == ["helped"]
 
 
+def test_agents_may_share_a_to_do_list(files: AgentFiles) -> None:
+    """It lasts beyond the turn, and a list that is not shared is another one."""
+    shared, own = {"type": "todo", "shared": True}, {"type": "todo"}
+    helper = {"model": "m", "toolsets": [shared]}
+    root = {"model": "m", "sub_agents": ["first", "second"], "toolsets": [own]}
+    key = files.serve(agents={"root": root, "first": helper, "second": helper})
+    files.script("add it", calls("create_todo", description="milk"), says("added"))
+    seen = files.script("look", calls("list_todos"), says("seen"))
+    session = files.api.session(key)
+    tasks = [
+        calls("transfer_task", agent=name, task=text)
+        for name, text in (("first", "add it"), ("second", "look"))
+    ]
+    ended = files.turn(key, *tasks, calls("list_todos"), session=session)
+    assert "milk" in seen.requests[-1]["messages"][-1]["content"]
+    assert "milk" not in ended.results[-1]
+    assert ended.results[0].startswith("added\n\nThe shared to-do list is now: ")
+    seen.then(calls("list_todos"), says("seen"))
+    files.turn(key, tasks[1], session=session)
+    assert "milk" in seen.requests[-1]["messages"][-1]["content"]
+
+
 def test_a_handoff_makes_another_agent_answer_from_then_on(files: AgentFiles) -> None:
     other = {"model": "m", "description": "takes over", "instruction": "You took over."}
     key = files.serve(agents={"root": {"model": "m", "handoffs": ["other"]}, "other": other})
@@ -190,6 +212,27 @@ def test_a_handoff_makes_another_agent_answer_from_then_on(files: AgentFiles) ->
     assert "- other: takes over" in ended.requests[0]["messages"][0]["content"]
     assert "You took over." in ended.system
     assert "You took over." in files.turn(key, session=ended.session).system
+
+
+def test_a_forced_handoff_makes_the_next_agent_of_the_chain_answer(files: AgentFiles) -> None:
+    chain = {
+        "root": {"model": "m", "instruction": "You list facts.", "force_handoff": "writer"},
+        "writer": {"model": "m", "instruction": "You write.", "force_handoff": "editor"},
+        "editor": {"model": "m", "instruction": "You edit."},
+    }
+    key = files.serve(agents=chain)
+    written = files.script("handed over to writer", says("draft one"), says("draft two"))
+    edited = files.script("handed over to editor", says("text one"), says("text two"))
+    session = files.api.session(key)
+    for number, word in enumerate(("one", "two")):
+        ended = files.turn(key, says("facts"), session=session)
+        assert ended.answer == f"text {word}"
+        # Each turn begins with the first agent again, and nobody was asked twice.
+        assert "You list facts." in ended.system
+        assert [len(one.requests) for one in (ended, written, edited)] == [1, number + 1, number + 1]
+    first = edited.requests[0]["messages"]
+    assert "You edit." in first[0]["content"]
+    assert [one["content"] for one in first if one["role"] == "assistant"] == ["facts", "draft one"]
 
 
 def test_a_shared_skill_runs_on_its_model(files: AgentFiles) -> None:

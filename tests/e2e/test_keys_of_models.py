@@ -10,7 +10,7 @@ import pytest
 
 from tests.e2e.agent_files import AgentFiles, calls, open_agent_files
 from tests.e2e.command import Command
-from tests.e2e.fake_model import says
+from tests.e2e.fake_model import responds, says
 
 pytestmark = pytest.mark.slow
 
@@ -101,6 +101,14 @@ def test_prices_are_counted(files: AgentFiles) -> None:
     assert files.api.brief(ended.session)["cost"] == pytest.approx((11 * 1000 + 7 * 2000) / 1e6)
 
 
+def test_cached_tokens_have_prices_of_their_own(files: AgentFiles) -> None:
+    cost = {"input": 1000, "output": 2000, "cache_read": 100, "cache_write": 1250}
+    key = files.serve(models={"one": files.model_at(cost=cost)}, agents={"root": {"model": "one"}})
+    ended = files.turn(key, says("Done.", usage=(11, 7), cached=(6, 3)))
+    paid = 2 * 1000 + 6 * 100 + 3 * 1250 + 7 * 2000
+    assert files.api.brief(ended.session)["cost"] == pytest.approx(paid / 1e6)
+
+
 def test_titles_have_a_model_of_their_own(files: AgentFiles) -> None:
     models = {"small": files.model_at("small"), "one": files.model_at("one", title_model="small")}
     key = files.serve(models=models, agents={"root": {"model": "one"}})
@@ -124,6 +132,32 @@ def test_a_provider_gives_its_models_an_address_and_a_key(files: AgentFiles) -> 
     }
     ended = files.turn(files.serve(**file), calls("handoff", agent="other"))
     assert [one["model"] for one in ended.requests] == ["a", "b"]
+
+
+def test_a_provider_may_speak_the_responses_api(files: AgentFiles) -> None:
+    """Its encrypted reasoning goes back with the result of the tool, and in the next turn."""
+    own = {"base_url": files.model.url, "token_key": "OPENAI_API_KEY", "api_type": "openai_responses"}
+    key = files.serve(
+        providers={"mine": own},
+        models={"m": {"provider": "mine", "model": "gpt-x"}},
+        agents={"root": {"model": "m", "instruction": "Be brief.", "toolsets": [{"type": "think"}]}},
+    )
+    thought = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "sealed"}
+    call = {"call_id": "c1", "name": "think", "arguments": '{"thought": "a"}'}
+    text = {"type": "message", "content": [{"type": "output_text", "text": "Thought."}]}
+    replies = responds(thought, {"type": "function_call", **call}), responds(text)
+    ended = files.turn(key, *replies)
+    assert ended.answer == "Thought."
+    first, second = (request["input"] for request in ended.requests)
+    assert first[0] == {"role": "system", "content": "Be brief."}
+    assert second[: len(first)] == first
+    assert second[len(first) :] == [
+        thought,
+        {"type": "function_call", **call},
+        {"type": "function_call_output", "call_id": "c1", "output": "Thoughts:\na"},
+    ]
+    [third] = files.turn(key, responds(text), session=ended.session).requests
+    assert third["input"][: len(second)] == second
 
 
 def test_usage_is_requested_unless_the_file_says_not_to(files: AgentFiles) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -141,6 +143,28 @@ def test_files_that_git_ignores_are_shown_if_the_file_says_so(files: AgentFiles,
 
 
 # -- mcp ---------------------------------------------------------------------------------------
+
+
+def test_a_docker_server_gets_its_configuration_in_a_file(tmp_path: Path) -> None:
+    """`docker` is a program that keeps what it was given, and is the server itself."""
+    log, programs = tmp_path / "log", tmp_path / "programs"
+    programs.mkdir()
+    docker = programs / "docker"
+    keeps = f'echo "$@" >{log}; for last; do :; done; cp "$last" {log}.config'
+    docker.write_text(f"#!/bin/sh\n{keeps}\nexec {sys.executable} {SERVER} stdio\n")
+    docker.chmod(0o755)
+    config = {"config_path": "/home/me/.kube", "read_only": True}
+    toolsets = [{"type": "mcp", "ref": "docker:kubernetes", "config": config, "tools": ["add"]}]
+    path = f"{programs}:{os.environ['PATH']}"
+    with open_agent_files(tmp_path / "server", "--safety", "autonomous", PATH=path) as files:
+        ended = files.turn(files.agent(toolsets=toolsets), calls("add", a=2, b=40))
+        assert ended.results == ["42"]
+        words = log.read_text().split()
+        assert words[:-1] == ["mcp", "gateway", "run", "--servers", "kubernetes", "--config"]
+        assert json.loads(log.with_suffix(".config").read_text()) == {"kubernetes": config}
+        assert Path(words[-1]).parent.stat().st_mode & 0o077 == 0
+        files.server.stop()
+        assert not Path(words[-1]).exists()
 
 
 def test_an_mcp_server_is_started_as_the_file_says(files: AgentFiles, tmp_path: Path) -> None:

@@ -47,6 +47,22 @@ def test_three_turns_resume_one_native_session_and_one_directory(
     assert len({job["cwd"] for job in jobs}) == 1
 
 
+def test_a_program_is_told_the_model_and_the_effort_of_the_file(tmp_path: Path) -> None:
+    """A model that the session names counts more than that of the file."""
+    agent = "agents:\n  root:\n    harness: {type: command, model: big, effort: high}\n"
+    task_server = TaskServer(tmp_path, agent=agent)
+    with task_server.server, LiveWorker(tmp_path / "worker", task_server.server.url) as worker:
+        until(lambda: len(task_server.runtimes()) == 1)
+        session = task_server.session()
+        task_server.turn(session, "say:one")
+        other = task_server.session(model="openai/small")
+        task_server.turn(other, "say:two")
+        assert [(job["model"], job["effort"]) for job in worker.jobs()] == [
+            ("big", "high"),
+            ("small", "high"),
+        ]
+
+
 def test_a_session_moves_to_another_machine_with_its_files_and_back(
     task_server: TaskServer, worker: LiveWorker, tmp_path: Path
 ) -> None:

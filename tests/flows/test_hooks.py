@@ -675,3 +675,25 @@ async def test_a_denied_task_is_not_given(desk: Desk) -> None:
         await desk.good(f"!tool transfer_task {task}\n!say done")
     )
     assert len(desk.cluster.world.prompts) == 2
+
+
+@ON_SQLITE
+async def test_hooks_see_a_forced_handoff_and_what_the_user_asked_for(desk: Desk) -> None:
+    """The note of the handoff is nothing that the user said, and each final response stops an agent."""
+    seen = desk.tmp_path / "seen"
+    stops = logs(HookEvent.STOP, seen)
+    writer = desk.cluster.agent(name="writer", hooks=(stops,))
+    await desk.open(
+        stops,
+        logs(HookEvent.ON_AGENT_SWITCH, seen),
+        logs(HookEvent.TURN_END, seen),
+        force_handoff="writer",
+        members={"writer": writer},
+    )
+    await desk.good("!say facts")
+    first, ended, switched, second = logged(seen)
+    assert (first["agent_name"], first["stop_response"]) == (switched["from_agent"], "facts")
+    assert (switched["to_agent"], switched["agent_switch_kind"]) == ("writer", "force_handoff")
+    assert (ended["hook_event_name"], ended["reason"]) == ("turn_end", "continue")
+    assert second["agent_name"] == "writer"
+    assert first["last_user_message"] == second["last_user_message"] == "!say facts"

@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 
-from lastgood.core.speaker import HANDED_OVER
-from lastgood.model.agents import AgentSpec, Permissions, Safety
+from lastgood.model.agents import AgentSpec, Permissions, Safety, ToolsetSpec
 from lastgood.model.attempts import AttemptStatus, StepKind
 from lastgood.model.events import AgentSwitched, EventKind, TextStreamed
-from lastgood.model.ids import DEFAULT_TENANT
-from lastgood.model.messages import Role
+from lastgood.model.ids import DEFAULT_TENANT, SessionId
+from lastgood.model.messages import HANDED_OVER, Role
 from lastgood.model.sessions import Turn
 from lastgood.wiring import Lastgood
 from tests.engines import toolsets
+from tests.faults.faults import Mode
 from tests.flows.cluster import LIMITS, Cluster
 
 pytestmark = pytest.mark.anyio
@@ -225,3 +225,151 @@ async def test_I33_after_a_crash_a_task_resumes_where_it_was(cluster: Cluster) -
     received = [step.message.content for step in steps if step.within and step.kind is StepKind.TOOL]
     assert received[0] == "noted a"
     assert "unknown" in received[1]
+
+
+# -- forced handoffs -----------------------------------------------------------------------
+
+
+def chain(cluster: Cluster, **of_writer: Any) -> AgentSpec:
+    """`root` always hands over to `writer`, and may ask `helper`, which is forced to hand over, too."""
+    plain = cluster.agent("team")
+    writer = replace(plain, name="writer", instruction="W", **of_writer)
+    helper = replace(plain, name="helper", instruction="H", force_handoff="writer")
+    return replace(
+        plain,
+        name="root",
+        instruction="R",
+        force_handoff="writer",
+        sub_agents=("helper",),
+        members={"helper": helper, "writer": writer},
+    )
+
+
+def asked(cluster: Cluster) -> list[str]:
+    """The first letter of the system message of each prompt: who was asked."""
+    return [record["prompt"][0]["content"][0] for record in cluster.world.prompts]
+
+
+async def test_a_forced_handoff_lasts_for_its_turn(cluster: Cluster) -> None:
+    node = await serve(cluster, chain(cluster))
+    session = await cluster.session(node, "team")
+    turn = await cluster.good(node, session, "!say facts")
+    roles = [(message.role, message.content[: len(HANDED_OVER)]) for message in turn.messages]
+    assert roles[:3] == [
+        (Role.USER, "!say facts"),
+        (Role.ASSISTANT, "facts"),
+        (Role.USER, HANDED_OVER),
+    ]
+    assert [role for role, _ in roles[3:]] == [Role.ASSISTANT]
+    await cluster.good(node, session, "!say more facts")
+    assert asked(cluster) == ["R", "W", "R", "W"]
+    events = await cluster.backend.store.read_events(DEFAULT_TENANT, session, after=0)
+    switches = [event.data for event in events if event.kind is EventKind.AGENT_SWITCHED]
+    assert switches == [AgentSwitched("writer")] * 2
+
+
+async def test_a_handoff_of_the_model_may_be_followed_by_a_forced_one(cluster: Cluster) -> None:
+    plain = cluster.agent("team")
+    writer = replace(plain, name="writer", instruction="W", force_handoff="editor")
+    editor = replace(plain, name="editor", instruction="E")
+    members = {"writer": writer, "editor": editor}
+    node = await serve(
+        cluster, replace(plain, name="root", instruction="R", handoffs=("writer",), members=members)
+    )
+    session = await cluster.session(node, "team")
+    await cluster.good(node, session, '!tool handoff {"agent": "writer"}\n!say text')
+    await cluster.good(node, session, "!say again")
+    assert asked(cluster) == ["R", "W", "E", "W", "E"]
+
+
+async def test_I2_a_retry_goes_on_after_the_response_that_was_handed_over(cluster: Cluster) -> None:
+    """The response of the first agent is in the journal, though it calls no tools; it is not asked again."""
+    node = await serve(cluster, chain(cluster))
+    session = await cluster.session(node, "team")
+    faults = cluster.faults(node)
+    faults.point, faults.mode, faults.hit = "model.call", Mode.RAISE, 2
+    failed = await cluster.say(node, session, "!say facts", key="k")
+    assert failed.status is AttemptStatus.FAILED
+    assert (await cluster.get(session)).head is None
+    turn = await cluster.good(node, session, "!say facts", key="k")
+    assert asked(cluster) == ["R", "W"]
+    assert [message.role for message in turn.messages] == [
+        Role.USER,
+        Role.ASSISTANT,
+        Role.USER,
+        Role.ASSISTANT,
+    ]
+    # Both responses are paid for, once.
+    assert turn.usage.output_tokens == sum(len(one.content.split()) for one in turn.messages[1::2])
+
+
+async def test_a_task_is_done_by_the_agent_it_was_given_to(cluster: Cluster) -> None:
+    node = await serve(cluster, chain(cluster))
+    session = await cluster.session(node, "team")
+    turn = await cluster.good(node, session, task("helper", "!say helped", "!say done"))
+    assert results(turn) == ["helped"]
+    assert asked(cluster) == ["R", "H", "R", "W"]
+
+
+async def test_handoffs_that_go_in_a_circle_end_the_turn(cluster: Cluster) -> None:
+    """The file cannot say so, but a model can: it hands back to an agent that must hand over."""
+    agent = chain(cluster, force_handoff="root")
+    node = await serve(cluster, replace(agent, max_iterations=6))
+    session = await cluster.session(node, "team")
+    outcome = await cluster.say(node, session, "!say facts")
+    assert outcome.status is AttemptStatus.FAILED
+    assert "model calls" in str(outcome.error)
+
+
+# -- a to-do list that agents share --------------------------------------------------------
+
+
+def sharing(cluster: Cluster) -> AgentSpec:
+    """`root` may ask `helper`, which may ask `expert`; all of them share one list."""
+    shared = (ToolsetSpec("todo", options={"shared": True}),)
+    root = team(cluster, toolsets=shared)
+    members = {name: replace(one, toolsets=shared) for name, one in root.members.items()}
+    return replace(root, members=members)
+
+
+ADD = '!tool create_todo {"description": "%s"}'
+
+
+async def listed(cluster: Cluster, node: Lastgood, session: SessionId) -> list[str]:
+    turn = await cluster.good(node, session, "!tool list_todos {}\n!say ok")
+    return [one["description"] for one in json.loads(results(turn)[0])["todos"]]
+
+
+async def test_a_shared_list_is_passed_into_tasks_of_tasks_and_comes_back(cluster: Cluster) -> None:
+    node = await serve(cluster, sharing(cluster))
+    session = await cluster.session(node, "team")
+    inner = task("expert", f"{ADD % 'c'}\n!say deep", "!say done")
+    await cluster.good(node, session, f"{ADD % 'a'}\n" + task("helper", f"{ADD % 'b'}\n{inner}", "!say ok"))
+    assert await listed(cluster, node, session) == ["a", "b", "c"]
+
+
+async def test_I2_a_failed_turn_leaves_no_trace_in_the_shared_list(cluster: Cluster) -> None:
+    node = await serve(cluster, sharing(cluster))
+    session = await cluster.session(node, "team")
+    await cluster.good(node, session, task("helper", ADD % "a", "!say ok"))
+    failed = await cluster.say(node, session, task("helper", ADD % "b", "!say ok\n!fail during"))
+    assert failed.status is AttemptStatus.FAILED
+    assert await listed(cluster, node, session) == ["a"]
+
+
+async def test_the_shared_list_is_whole_where_results_are_cut(cluster: Cluster) -> None:
+    agent = replace(sharing(cluster), max_tool_result_tokens=20)
+    node = await serve(cluster, agent)
+    session = await cluster.session(node, "team")
+    text = "\n".join([*(ADD % f"entry {number}" for number in range(5)), f"!say {'x' * 500}"])
+    turn = await cluster.good(node, session, task("helper", text, "!say ok"))
+    assert "characters omitted" in results(turn)[0]
+    assert '"description": "entry 4"' in results(turn)[0]
+
+
+async def test_entries_of_a_shared_list_are_short(cluster: Cluster) -> None:
+    node = await serve(cluster, sharing(cluster), limits=replace(LIMITS, input_bytes=100_000))
+    session = await cluster.session(node, "team")
+    turn = await cluster.good(node, session, f"{ADD % ('x' * 1001)}\n!say ok")
+    assert "more than 1,000 characters" in results(turn)[0]
+    assert await listed(cluster, node, session) == []

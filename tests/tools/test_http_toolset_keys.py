@@ -42,7 +42,7 @@ async def get(kind: str, url: str, folder: Path, options: Mapping[str, Any]) -> 
     return await caller.call(use(folder), "GET", url, {}, None)
 
 
-@pytest.mark.parametrize("kind", ["api", "openapi"])
+@pytest.mark.parametrize("kind", ["a2a", "api", "openapi"])
 async def test_a_file_may_open_private_networks(kind: str, tmp_path: Path) -> None:
     async with website() as site:
         site.says("/", "from inside", headers={"Content-Type": "text/plain"})

@@ -18,11 +18,11 @@ from lastgood.model.agents import ModelSpec, StructuredOutput
 from lastgood.model.call_options import CallOptions
 from lastgood.model.messages import Message, user
 from lastgood.outside.secrets import Secrets
-from tests.wires.dialects import KEYS, Anthropic, Bedrock, Chat, Dialect, Google, Says, Seen
+from tests.wires.dialects import KEYS, Anthropic, Bedrock, Chat, Dialect, Google, Responses, Says, Seen
 from tests.wires.server import Reply, Server
 
 DIALECTS: dict[str, Dialect] = {
-    dialect.name: dialect for dialect in (Chat(), Anthropic(), Google(), Bedrock())
+    dialect.name: dialect for dialect in (Chat(), Responses(), Anthropic(), Google(), Bedrock())
 }
 HELLO = (user("hello"),)
 

@@ -27,6 +27,7 @@ class Says:
     calls: tuple[tuple[str, str, dict[str, Any]], ...] = ()  # id, name, arguments
     too_long: bool = False
     usage: tuple[int, int] = (12, 7)
+    cached: tuple[int, int] = (0, 0)  # of the input: read from the provider's cache, and written to it
 
 
 @dataclass
@@ -101,6 +102,10 @@ class Chat:
             "prompt_tokens": prompt,
             "completion_tokens": completion,
             "total_tokens": prompt + completion,
+            "prompt_tokens_details": {
+                "cached_tokens": says.cached[0],
+                "cache_write_tokens": says.cached[1],
+            },
         }
         return [
             *events,
@@ -151,6 +156,102 @@ class Chat:
             seen.thoughts.append(message["reasoning_content"])
 
 
+class Responses:
+    """OpenAI's other API. Its reasoning is encrypted; what can be read of it is a summary."""
+
+    name = "responses"
+
+    def spec(self, url: str, **settings: Any) -> ModelSpec:
+        options = {"api_type": "openai_responses"} | settings.pop("options", {})
+        return ModelSpec("wire", "gpt-5", f"{url}/v1", KEY_NAME, options=options, **settings)
+
+    def reply(self, says: Says) -> Reply:
+        return Reply(_sse(self.events(says), name=True))
+
+    def events(self, says: Says) -> list[Any]:
+        events: list[dict[str, Any]] = [{"type": "response.created", "response": {"id": "r1", "output": []}}]
+        for index, item in enumerate(self.output(says)):
+            events.append({"type": "response.output_item.added", "output_index": index, "item": {}})
+            events += [{**delta, "output_index": index} for delta in self._deltas(item, says)]
+            events.append({"type": "response.output_item.done", "output_index": index, "item": item})
+        whole = self.whole(says)
+        return [*events, {"type": f"response.{whole['status']}", "response": whole}]
+
+    def _deltas(self, item: dict[str, Any], says: Says) -> Iterable[dict[str, Any]]:
+        match item["type"]:
+            case "message":
+                for piece in says.text:
+                    yield {"type": "response.output_text.delta", "content_index": 0, "delta": piece}
+            case "function_call":
+                yield {"type": "response.function_call_arguments.delta", "delta": item["arguments"]}
+            case _:
+                yield {"type": "response.reasoning_summary_part.added", "summary_index": 0}
+                for piece in says.thinks:
+                    yield {"type": "response.reasoning_summary_text.delta", "delta": piece}
+
+    def output(self, says: Says) -> list[dict[str, Any]]:
+        output: list[dict[str, Any]] = []
+        if says.thinks:
+            summary = [{"type": "summary_text", "text": "".join(says.thinks)}]
+            reasoning = {"type": "reasoning", "id": "rs_1", "summary": summary, "status": None}
+            output.append({**reasoning, "encrypted_content": says.signature or None})
+        if says.text:
+            content = [{"type": "output_text", "text": "".join(says.text), "annotations": []}]
+            output.append({"type": "message", "id": "msg_1", "role": "assistant", "content": content})
+        for identity, name, arguments in says.calls:
+            text = json.dumps(arguments, ensure_ascii=False)
+            call = {"type": "function_call", "id": f"fc_{identity}", "call_id": identity}
+            output.append({**call, "name": name, "arguments": text})
+        return output
+
+    def whole(self, says: Says) -> dict[str, Any]:
+        said, answered = says.usage
+        details = {"cached_tokens": says.cached[0], "cache_write_tokens": says.cached[1]}
+        usage = {"input_tokens": said, "input_tokens_details": details, "output_tokens": answered}
+        reason = {"reason": "max_output_tokens"} if says.too_long else None
+        return {
+            "id": "r1", "object": "response", "status": "incomplete" if says.too_long else "completed",
+            "error": None, "incomplete_details": reason, "output": self.output(says), "usage": usage,
+        }  # fmt: skip
+
+    def error(self, status: int, kind: str, message: str, **headers: str) -> Reply:
+        return Chat().error(status, kind, message, **headers)
+
+    def seen(self, request: Request) -> Seen:
+        assert request.path == "/v1/responses"
+        body = request.body
+        assert body["store"] is False
+        seen = Seen(body["model"], _bearer(request))
+        seen.tools = [tool["name"] for tool in body.get("tools", ())]
+        seen.settings = body
+        if "format" in body.get("text", {}):
+            seen.schema = body["text"]["format"].get("schema")
+        for item in body["input"]:
+            self._see(item, seen)
+        return seen
+
+    def _see(self, item: dict[str, Any], seen: Seen) -> None:
+        match item:
+            case {"type": "function_call"}:
+                seen.calls.append((item["call_id"], item["name"], json.loads(item["arguments"])))
+            case {"type": "function_call_output"}:
+                seen.results.append((item["call_id"], item["output"]))
+            case {"type": "reasoning"}:
+                seen.thoughts += [part["text"] for part in item["summary"]]
+                seen.signatures.append(item["encrypted_content"])
+            case {"role": role, "content": content}:
+                if isinstance(content, list):
+                    images = [part["image_url"] for part in content if part["type"] == "input_image"]
+                    seen.images += [url.rpartition("base64,")[2] for url in images]
+                    content = "\n".join(part["text"] for part in content if part["type"] == "input_text")
+                if role == "system":
+                    seen.system += content
+                else:
+                    seen.said.append((role, content))
+            case _:
+                raise AssertionError(f"an unknown item: {item}")
+
+
 class Anthropic:
     name = "anthropic"
 
@@ -161,7 +262,13 @@ class Anthropic:
         return Reply(_sse(self._events(says), name=True))
 
     def _events(self, says: Says) -> list[dict[str, Any]]:
-        usage = {"input_tokens": says.usage[0], "output_tokens": 1}
+        read, written = says.cached
+        usage = {
+            "input_tokens": says.usage[0] - read - written,
+            "cache_read_input_tokens": read,
+            "cache_creation_input_tokens": written,
+            "output_tokens": 1,
+        }
         message: dict[str, Any] = {
             "id": "msg_1", "type": "message", "role": "assistant", "model": "claude-sonnet-4-6",
             "content": [], "stop_reason": None, "stop_sequence": None, "usage": usage,
@@ -249,6 +356,7 @@ class Google:
             # Google signs what comes after its thoughts.
             parts[len(says.thinks)]["thoughtSignature"] = base64.b64encode(says.signature.encode()).decode()
         counts = {"promptTokenCount": says.usage[0], "candidatesTokenCount": says.usage[1]}
+        counts |= {"cachedContentTokenCount": says.cached[0]}
         events = [self._event([part]) for part in parts]
         last = self._event([], "MAX_TOKENS" if says.too_long else "STOP") | {"usageMetadata": counts}
         return Reply(_sse([*events, last]))
@@ -336,8 +444,10 @@ class Bedrock:
             block({"toolUse": {"toolUseId": identity, "name": name}}, *pieces)
         reason = "max_tokens" if says.too_long else "tool_use" if says.calls else "end_turn"
         events.append(("messageStop", {"stopReason": reason}))
-        said, answered = says.usage
-        usage = {"inputTokens": said, "outputTokens": answered, "totalTokens": said + answered}
+        (said, answered), (read, written) = says.usage, says.cached
+        usage = {"inputTokens": said - read - written, "outputTokens": answered}
+        usage |= {"cacheReadInputTokens": read, "cacheWriteInputTokens": written}
+        usage |= {"totalTokens": said + answered}
         events.append(("metadata", {"usage": usage, "metrics": {"latencyMs": 1}}))
         return events
 

@@ -128,6 +128,21 @@ async def test_usage_has_its_price(wired: Wired) -> None:
     assert usage.cost == pytest.approx(0.007)
 
 
+async def test_cached_input_has_a_price_of_its_own(wired: Wired) -> None:
+    """Cached tokens are input tokens, whether the provider's own count includes them or not."""
+    written = 0 if wired.dialect.name == "google" else 200  # Google counts no writes
+    says = Says(("Hi.",), usage=(1000, 500), cached=(700, written))
+    plain = replace(wired.spec, input_cost=2.0, output_cost=10.0)
+    spec = replace(plain, cache_read_cost=0.2, cache_write_cost=2.5)
+    usage = (await wired.ask(says, spec=spec)).answer.usage
+    assert (usage.input_tokens, usage.output_tokens) == (1000, 500)
+    cost = (300 - written) * 2.0 + 700 * 0.2 + written * 2.5 + 500 * 10.0
+    assert usage.cost == pytest.approx(cost / 1e6)
+    # A file that does not name these prices pays for them like other input.
+    usage = (await wired.ask(says, spec=plain)).answer.usage
+    assert usage.cost == pytest.approx((1000 * 2.0 + 500 * 10.0) / 1e6)
+
+
 async def test_an_answer_that_ran_into_the_limit_says_so(wired: Wired) -> None:
     received = await wired.ask(Says(("As I was say",), too_long=True))
     assert received.answer.cut_short
@@ -187,7 +202,7 @@ async def test_images_are_sent_as_they_are(wired: Wired) -> None:
 
 async def test_an_image_by_address_is_read_by_the_provider_or_not_at_all(wired: Wired) -> None:
     parts = (user_parts("What is this?", Image("https://pictures.invalid/x.png")),)
-    if wired.name in ("chat", "anthropic"):
+    if wired.name in ("chat", "responses", "anthropic"):
         await wired.ask(Says(("A picture.",)), parts)
         assert wired.seen.images == ["https://pictures.invalid/x.png"]
     else:
@@ -241,7 +256,12 @@ async def test_which_tool_to_call_can_be_requested(wired: Wired, choice: Any) ->
 
 
 async def test_where_to_stop_is_sent(wired: Wired) -> None:
-    await wired.ask(Says(("Hi.",)), options=CallOptions(stop=("STOP-HERE",), seed=77))
+    options = CallOptions(stop=("STOP-HERE",), seed=77)
+    if wired.name == "responses":  # which cannot stop anywhere: an answer that goes on would be wrong
+        with pytest.raises(ModelError, match="no stop sequences"):
+            await wired.ask(Says(("Hi.",)), options=options)
+        return
+    await wired.ask(Says(("Hi.",)), options=options)
     assert "STOP-HERE" in json.dumps(wired.server.requests[-1].body)
     if wired.name in ("chat", "google"):  # the others have no seed
         assert wired.seen.settings["seed"] == 77
@@ -344,6 +364,7 @@ ERRORS: dict[str, list[tuple[int, str, str, type[ModelError]]]] = {
         (503, "ServiceUnavailableException", "oops", ModelOverloaded),
     ],
 }  # fmt: skip
+ERRORS["responses"] = ERRORS["chat"]
 
 
 async def test_each_refusal_has_its_kind(wired: Wired) -> None:

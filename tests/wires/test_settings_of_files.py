@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
+from lastgood.errors import ModelError
 from lastgood.model.agents import ModelSpec
 from tests.agents.corpus import parse, warnings_of
 from tests.wires.conftest import Wired, wired_to
@@ -20,6 +21,7 @@ pytestmark = pytest.mark.anyio
 #: A model of each provider that has a dialect of its own, and one that speaks chat completions.
 _MODELS = {
     "chat": ("openai", "gpt-5-mini"),
+    "responses": ("openai", "gpt-5-mini"),
     "anthropic": ("anthropic", "claude-haiku-4-5"),
     "google": ("google", "gemini-2.5-flash"),
     "bedrock": ("amazon-bedrock", "anthropic.claude-sonnet-4-5-20250929-v1:0"),
@@ -29,7 +31,9 @@ _MODELS = {
 def file_with(wire: str, url: str, model: str | None, provider: bool, keys: dict[str, Any]) -> str:
     """`provider`: the keys are those of the model's provider."""
     name, known = _MODELS[wire]
-    url += "/v1" if wire == "chat" else ""
+    url += "/v1" if wire in ("chat", "responses") else ""
+    if wire == "responses":
+        keys = keys | {_OPTS: {"api_type": "openai_responses"} | keys.get(_OPTS, {})}
     key = {} if wire == "bedrock" else {"token_key": KEY_NAME}
     section: dict[str, Any] = {"provider": name, "model": model or known, "base_url": url, **key}
     plain: dict[str, Any] = {"agents": {"root": {"model": "m"}}}
@@ -76,6 +80,11 @@ _ADAPTIVE = "claude-opus-4-6"
         ("chat", {"thinking_budget": "minimal"}, "reasoning_effort", "minimal"),
         ("chat", {_OPTS: {"min_p": 0.05}}, "min_p", 0.05),
         ("anthropic", {"temperature": 0.25}, "temperature", 0.25),
+        ("chat", {_OPTS: {"service_tier": "priority"}}, "service_tier", "priority"),
+        ("responses", {"temperature": 0.25}, "temperature", 0.25),
+        ("responses", {"max_tokens": 77}, "max_output_tokens", 77),
+        ("responses", {"parallel_tool_calls": False}, "parallel_tool_calls", False),
+        ("responses", {"thinking_budget": "high"}, "reasoning.effort", "high"),
         ("anthropic", {"max_tokens": 77}, "max_tokens", 77),
         ("anthropic", {"parallel_tool_calls": False}, "tool_choice.disable_parallel_tool_use", True),
         ("anthropic", {"thinking_budget": 2048}, "thinking.budget_tokens", 2048),
@@ -120,7 +129,32 @@ async def test_a_setting_of_a_model_or_its_provider_is_sent(
             {"user": "me", "typical_p": 0.5},
         ),
         ("chat", None, {_OPTS: {"stream_options": False}}, {"stream_options": None}),
+        (
+            "responses",
+            "gpt-5.6",
+            {_OPTS: {"service_tier": "fast", "extra_body": {"user": "me"}}},
+            {"service_tier": "fast", "user": "me", "include": ["reasoning.encrypted_content"]},
+        ),
+        ("responses", "gpt-4o", {}, {"include": None, "reasoning": None, "tools.0.strict": False}),
+        ("responses", "gpt-5-chat-latest", {}, {"include": None}),
+        ("responses", "mine", {"thinking_budget": "low"}, {"include": ["reasoning.encrypted_content"]}),
         ("anthropic", None, {"thinking_budget": "none"}, {"thinking": None}),
+        (
+            "anthropic",
+            "claude-opus-4-7",
+            {"task_budget": 128000, "thinking_budget": "adaptive/low"},
+            {
+                "output_config": {"effort": "low", "task_budget": {"type": "tokens", "total": 128000}},
+                "thinking.type": "adaptive",
+            },
+        ),
+        (
+            "anthropic",
+            "claude-opus-4-7",
+            {"task_budget": {"type": "tokens", "total": 64000}},
+            {"output_config.task_budget.total": 64000},
+        ),
+        ("anthropic", None, {"task_budget": 0}, {"output_config": None}),
         ("anthropic", None, {"thinking_budget": "low"}, {"thinking.type": "enabled"}),
         ("anthropic", _ADAPTIVE, {"thinking_budget": "adaptive"}, {"thinking.type": "adaptive"}),
         (
@@ -225,7 +259,7 @@ async def test_an_option_becomes_a_header(
             "'google_search' under provider_opts is not supported yet for openai",
         ),
         ("chat", {"http_header": {}}, "it is not sent; did you mean 'http_headers'?"),
-        ("chat", {"api_type": "openai_responses"}, "chat completions are used instead"),
+        ("chat", {"api_type": "openai_responses", "seed": 1}, "'seed' under provider_opts is not supported"),
         (
             "google",
             {"google_maps": True},
@@ -247,6 +281,44 @@ def test_an_option_that_is_not_sent_is_a_warning(
     [(line, found)] = warnings_of(text)
     assert message in found
     assert text.splitlines()[line - 1].strip() == "provider_opts:"
+
+
+@pytest.mark.parametrize(
+    ("wire", "keys"),
+    [
+        ("responses", {"frequency_penalty": 1}),
+        ("responses", {"presence_penalty": 1}),
+        ("chat", {"task_budget": 64000}),
+        ("bedrock", {"task_budget": {"total": 64000}}),
+    ],
+)
+@pytest.mark.parametrize("provider", [False, True], ids=["model", "provider"])
+def test_a_setting_that_the_api_does_not_have_is_a_warning(
+    wire: str, keys: dict[str, Any], provider: bool
+) -> None:
+    [(_, found)] = warnings_of(file_with(wire, "http://localhost", None, provider, keys))
+    assert f"'{next(iter(keys))}' is not supported yet for" in found
+
+
+async def test_a_model_without_task_budgets_says_so() -> None:
+    async with wired_to("anthropic") as wired:
+        with pytest.raises(ModelError, match="has no task budgets"):
+            await sent(wired, {"task_budget": 64000}, None)
+
+
+@pytest.mark.parametrize("api", ["openai_chatcompletions", "openai_responses"])
+async def test_a_provider_of_the_file_names_its_api(api: str) -> None:
+    """`responses` and `chat` check the address and the form of what they were asked."""
+    async with wired_to("responses" if api == "openai_responses" else "chat") as wired:
+        own = {"base_url": f"{wired.server.url}/v1", "token_key": KEY_NAME, "api_type": api}
+        plain = {
+            "providers": {"own": own},
+            "models": {"m": {"provider": "own", "model": "x"}},
+            "agents": {"root": {"model": "m"}},
+        }
+        assert warnings_of(yaml.safe_dump(plain)) == []
+        await wired.ask(Says(("Hi.",)), spec=parse(yaml.safe_dump(plain)).agents["root"].models["m"])
+        assert (wired.seen.key, wired.seen.model) == (KEY, "x")
 
 
 def test_options_that_ask_for_what_is_so_are_no_warnings() -> None:

@@ -66,5 +66,7 @@ if __name__ == "__main__":
     if "--version" in sys.argv:
         print(os.environ.get("FAKE_VERSION", "1.0.0"))
     else:
+        with open(os.environ["FAKE_STEPS"] + ".arguments", "w") as arguments:
+            json.dump(sys.argv[1:], arguments)
         with open(os.environ["FAKE_STEPS"]) as given:
             play(json.load(given))

@@ -53,6 +53,10 @@ class FakeRuntime:
             await self.run(*steps, **more)
         return failed.value
 
+    def arguments(self) -> list[str]:
+        """What the CLI was started with."""
+        return list(json.loads(Path(f"{self.steps}.arguments").read_text()))
+
     def was_read(self) -> list[dict[str, Any]]:
         """What the CLI has read of us, as far as its steps waited for it."""
         lines = Path(f"{self.steps}.read").read_text().splitlines()

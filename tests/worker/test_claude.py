@@ -59,6 +59,13 @@ async def test_a_result_that_says_success_is_one(claude: FakeRuntime) -> None:
     assert [one.content for one in claude.recorder.of(ActivityType.TEXT)] == ["hello"]
 
 
+async def test_the_model_and_its_effort_are_what_the_job_says(claude: FakeRuntime) -> None:
+    await claude.run(*START, INIT, TAKEN, result(), model="claude-x", effort="high")
+    assert {"--model=claude-x", "--effort=high"} <= set(claude.arguments())
+    await claude.run(*START, INIT, TAKEN, result())
+    assert not any(one.startswith(("--model", "--effort")) for one in claude.arguments())
+
+
 async def test_a_tested_version_is_not_flagged(claude: FakeRuntime) -> None:
     claude.version = "2.1.197 (Claude Code)"
     assert (await claude.run(*START, INIT, TAKEN, result())).cli_version == "2.1.197"

@@ -70,6 +70,8 @@ async def test_a_completed_turn_with_an_answer_is_a_success(codex: FakeRuntime) 
         note("codex/news"),
         ended(),
         instruction="be brief",
+        model="gpt-x",
+        effort="xhigh",
     )
     assert (result.output, result.native_session) == ("done", THREAD)
     assert (result.usage.input_tokens, result.usage.output_tokens) == (10, 4)
@@ -77,7 +79,9 @@ async def test_a_completed_turn_with_an_answer_is_a_success(codex: FakeRuntime) 
     (use,) = codex.recorder.of(ActivityType.TOOL_USE)
     assert (use.tool, use.input) == ("commandExecution", {"command": "ls -a"})
     assert "codex/news" in codex.recorder.of(ActivityType.ERROR)[0].content
-    assert codex.was_read()[1]["params"]["developerInstructions"] == "be brief"
+    settings = codex.was_read()[1]["params"]
+    assert (settings["developerInstructions"], settings["model"]) == ("be brief", "gpt-x")
+    assert settings["config"] == {"model_reasoning_effort": "xhigh"}
 
 
 @pytest.mark.parametrize(

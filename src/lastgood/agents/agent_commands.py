@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 
 from lastgood.agents.findings import Findings, hint
 from lastgood.agents.schema_reader import Fields, Value
-from lastgood.core.command_prompts import unknown_expressions, uses_environment
+from lastgood.core.command_prompts import unknown_expressions, uses_environment, why_no_page
 from lastgood.model.agents import AgentCommand
 
 _MOST = 500
@@ -54,8 +54,8 @@ class Commands:
         if agent and agent not in self._agents:
             known = hint(agent, self._agents)
             self._findings.error(fields.at("agent"), f"unknown agent '{agent}'{known}")
-        if "url" in fields and not {"instruction", "agent"} & fields.seen:
-            return None
+        if "url" in fields:
+            return self._page(name, fields)
         if not {"instruction", "description", "agent"} & fields.seen:
             self._findings.error(fields.place, f"the command '{name}' needs an 'instruction' or an 'agent'")
             return None
@@ -65,6 +65,19 @@ class Commands:
         elif not agent:
             instruction = fields.text("description")
         return AgentCommand(name, instruction, fields.text("description"), agent or None, self._trusted)
+
+    def _page(self, name: str, fields: Fields) -> AgentCommand:
+        url, place = fields.text("url"), fields.at("url")
+        if {"instruction", "agent"} & fields.seen:
+            what = f"the command '{name}' has a 'url', so it sends nothing; remove 'instruction' and 'agent'"
+            self._findings.error(place, what)
+        if (why := why_no_page(url)) is not None:
+            self._findings.error(place, f"'{url}' cannot be opened: {why}")
+        if "${" in url:
+            self._findings.warning(
+                place, "`${` in the URL of a command is not supported yet: it stays as it is"
+            )
+        return AgentCommand(name, "", fields.text("description"), trusted=self._trusted, url=url)
 
     def _check_text(self, text: str, value: Value) -> None:
         for unknown in unknown_expressions(text):

@@ -19,7 +19,7 @@ from lastgood.agents.model_resolver import ModelResolver
 from lastgood.agents.placeholders import check_text
 from lastgood.agents.schema_reader import Fields, Value
 from lastgood.agents.skill_builder import SkillBuilder
-from lastgood.agents.subagents import check_forced, local_agents
+from lastgood.agents.subagents import forced_handoffs, local_agents
 from lastgood.agents.toolset_builder import ToolsetBuilder
 from lastgood.core.limits import RULE_CHARACTERS, RULES
 from lastgood.core.tool_permissions import narrowing
@@ -36,6 +36,8 @@ from lastgood.model.agents import (
 
 #: Reads a file in the folder of the agent file; None: it does not exist.
 ReadBeside = Callable[[str], bytes | None]
+#: Their programs can be told which model to call. The protocol of the others has no field for it.
+CHOOSING_HARNESSES = ("claude-code", "codex", "command")
 _UNSET = AgentSpec("", "", "", "")
 _CONDITION = re.compile(r":[A-Za-z_][\w.-]*=")
 
@@ -62,6 +64,7 @@ class AgentBuilder:
         self._skill_toolsets = named
         self._commands = Commands(file.named("commands"), self._agents, findings, trusted=trusted)
         self._permissions = self._read_permissions()
+        self._forced = forced_handoffs(self._agents, findings)
         self._hooks = HookBuilder(findings, self._models.refer, trusted=trusted)
         #: Files read next to the agent file; they are part of the definition.
         self.read: list[tuple[str, bytes]] = []
@@ -72,7 +75,6 @@ class AgentBuilder:
             check_text(fields, ("description", "instruction", "welcome_message"), self._findings)
             if "/" in name:
                 self._findings.error(fields.place, f"the agent's name '{name}' cannot contain '/'")
-            check_forced(fields, self._agents, self._findings)
         built = {name: self._agent(name, fields) for name, fields in self._agents.items()}
         models = {name: agent.model for name, agent in built.items()}
         budgets = BudgetBuilder(self._file, self._agents, self._findings).build(models, self._models.specs)
@@ -96,6 +98,7 @@ class AgentBuilder:
             toolsets=(*self._toolsets_of(fields), *skills),
             sub_agents=self._called_on(name, fields, "sub_agents"),
             handoffs=self._called_on(name, fields, "handoffs"),
+            force_handoff=self._forced.get(name),
             fallback=self._fallback(fields),
             commands=self._commands.of(fields),
             structured_output=self._structured_output(fields),
@@ -115,6 +118,8 @@ class AgentBuilder:
             add_description_parameter=fields.raw("add_description_parameter", False),
             hooks=hooks,
             harness=self._harness(fields),
+            harness_model=self._of_harness(fields, "model"),
+            harness_effort=self._of_harness(fields, "effort"),
             skill_toolsets=self._skill_toolsets if skills else {},
             models=self._models.specs,
         )
@@ -152,13 +157,23 @@ class AgentBuilder:
         section: Fields | None = fields.raw("harness")
         return None if section is None else section.text("type") or None
 
+    def _of_harness(self, fields: Fields, key: str) -> str | None:
+        section: Fields | None = fields.raw("harness")
+        if section is None or not section.text(key):
+            return None
+        if section.text("type") in CHOOSING_HARNESSES:
+            return section.text(key)
+        what = f"'{key}' is not supported yet for {section.text('type')}: its own configuration decides"
+        self._findings.warning(section.at(key), what)
+        return None
+
     def _called_on(self, name: str, fields: Fields, key: str) -> tuple[str, ...]:
         """A team runs within one attempt of this server; an agent on a runtime has an attempt of its own."""
         found = local_agents(name, fields, key, self._agents, self._findings)
         remote = [one for one in found if self._agents[one].raw("harness") is not None]
         if remote:
             names = ", ".join(f"'{one}'" for one in remote)
-            what = f"agents with a harness cannot be called by other agents yet: {names} ignored"
+            what = f"calls to agents with a harness are not supported yet: {names} ignored"
             self._findings.warning(fields.at(key), what)
         return tuple(one for one in found if one not in remote)
 

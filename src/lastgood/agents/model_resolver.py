@@ -12,7 +12,7 @@ from typing import Any
 
 from lastgood.agents.builtin_names import KEYED, PROVIDERS, SIGNED
 from lastgood.agents.findings import Findings, Location, hint
-from lastgood.agents.provider_options import accepted_attachments, problems_of
+from lastgood.agents.provider_options import NOT_IN_RESPONSES, accepted_attachments, problems_of
 from lastgood.agents.schema_reader import Fields
 from lastgood.model.agents import AUTO, ModelRoute, ModelSpec
 
@@ -140,6 +140,7 @@ class ModelResolver:
         cost = fields.raw("cost") if fields is not None else None
         options, speaks_as = self._options(custom, fields), self._speaks_as(provider)
         self._check_options(speaks_as, options, fields, custom)
+        self._check_settings(speaks_as, options, fields, custom)
         spec = ModelSpec(
             provider=speaks_as,
             model=model,
@@ -154,9 +155,12 @@ class ModelResolver:
             presence_penalty=given("presence_penalty"),
             parallel_tool_calls=given("parallel_tool_calls"),
             thinking=_thinking(given("thinking_budget")),
+            task_budget=_total(given("task_budget")),
             options=options,
             input_cost=cost.raw("input", 0.0) if cost else 0.0,
             output_cost=cost.raw("output", 0.0) if cost else 0.0,
+            cache_read_cost=cost.raw("cache_read") if cost else None,
+            cache_write_cost=cost.raw("cache_write") if cost else None,
             title_model=(fields.text("title_model") or None) if fields is not None else None,
         )
         return spec if self.trusted else self._guarded(spec, fields, custom)
@@ -173,6 +177,17 @@ class ModelResolver:
             if not isinstance(size, int) or isinstance(size, bool) or size < 1:
                 what = f"'context_size' must be a number of tokens, such as 131072, not {size!r:.40}"
                 self.findings.error(fields.at("provider_opts"), what)
+
+    def _check_settings(self, provider: str, options: Mapping[str, Any], *given: Fields | None) -> None:
+        """Settings that this provider's API does not have. They are not sent."""
+        unknown = list(NOT_IN_RESPONSES) if options.get("api_type") == "openai_responses" else []
+        if provider != "anthropic":
+            unknown.append("task_budget")
+        for fields in filter(None, given):
+            for key in unknown:
+                if key in fields:
+                    what = f"'{key}' is not supported yet for {provider}: it is not sent"
+                    self.findings.warning(fields.at(key), what)
 
     def _speaks_as(self, provider: str) -> str:
         """A provider of the file that names the API it implements is called like that provider."""
@@ -216,9 +231,6 @@ class ModelResolver:
             self.findings.error(
                 fields.place, f"the provider '{name}' needs a 'base_url' or a known 'provider'"
             )
-        if fields.text("api_type") == "openai_responses":
-            what = "'openai_responses' is not supported yet: chat completions are used instead"
-            self.findings.warning(fields.at("api_type"), what)
         self._check_address(fields)
 
     def _check_address(self, fields: Fields) -> None:
@@ -266,6 +278,12 @@ def _thinking(given: Any) -> str | int | None:
     # A model that decides by itself how much it thinks is asked so by an effort alone, too.
     thinking: str | int | None = given.removeprefix("adaptive/") if isinstance(given, str) else given
     return thinking
+
+
+def _total(given: Any) -> int | None:
+    """0 is no budget."""
+    total: int | None = given.raw("total") if isinstance(given, Fields) else given
+    return total or None
 
 
 def _has_variable(value: Any) -> bool:

@@ -18,6 +18,7 @@ _CHAT = frozenset(
         "min_p",
         "repetition_penalty",
         "seed",
+        "service_tier",
         "stream_options",
         "supports_images",
         "supports_pdf",
@@ -25,6 +26,20 @@ _CHAT = frozenset(
         "typical_p",
     }
 )
+#: Of a model that is called with OpenAI's Responses API.
+_RESPONSES = frozenset(
+    {
+        "api_type",
+        "api_version",
+        "extra_body",
+        "http_headers",
+        "service_tier",
+        "supports_images",
+        "supports_pdf",
+    }
+)
+#: Settings that this API does not have.
+NOT_IN_RESPONSES = ("frequency_penalty", "presence_penalty")
 #: Of the providers that have an API of their own. All others implement OpenAI's chat completions.
 _OWN = {
     "amazon-bedrock": frozenset(
@@ -46,7 +61,7 @@ def problems_of(provider: str, options: Mapping[str, Any]) -> Iterator[str]:
     """A message for each option that has no effect."""
     known = _CHAT if options.get("api_type") else _OWN.get(provider, _CHAT)
     if options.get("api_type") == "openai_responses":
-        yield "'openai_responses' is not supported yet: chat completions are used instead"
+        known = _RESPONSES
     for name, value in options.items():
         if name not in known | _OURS and value is not False and value != _ALWAYS.get(name, ""):
             near = hint(name, known)

@@ -1,13 +1,13 @@
 """Decides which agents of a file can delegate to which.
 
 Two agents may delegate to each other; the engine limits the depth. An agent that delegates to itself is an
-error.
+error, and so is a circle of forced handoffs.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from lastgood.agents.findings import Findings, hint
 from lastgood.agents.schema_reader import Fields, Value
@@ -48,8 +48,28 @@ def _is_elsewhere(ref: str) -> bool:
     return any("://" in one or (_REFERENCE.fullmatch(one) and not one.endswith(_FILES)) for one in bare)
 
 
-def check_forced(fields: Fields, agents: Collection[str], findings: Findings) -> None:
-    """Forced handoffs are not supported yet, but an unknown name is already an error."""
-    forced = fields.values.get("force_handoff")
-    if forced is not None and forced.raw not in agents:
-        _elsewhere(forced, agents, findings)
+def forced_handoffs(agents: Mapping[str, Fields], findings: Findings) -> dict[str, str]:
+    """By agent, the one that always takes over after it. A chain that comes back to an agent never ends."""
+    forced: dict[str, str] = {}
+    for name, fields in agents.items():
+        one = fields.values.get("force_handoff")
+        if one is None:
+            continue
+        if one.raw not in agents:
+            _elsewhere(one, agents, findings)
+        elif any(agents[each].raw("harness") is not None for each in (name, one.raw)):
+            findings.warning(one.place, "'force_handoff' is not supported yet for agents with a harness")
+        elif name in (chain := _chain(one.raw, forced)):
+            what = " → ".join([name, *chain[: chain.index(name) + 1]])
+            findings.error(one.place, f"'force_handoff' never ends: {what}; remove one of them")
+        else:
+            forced[name] = one.raw
+    return forced
+
+
+def _chain(name: str, forced: Mapping[str, str]) -> list[str]:
+    """The agents that speak one after the other, from this one on."""
+    chain = [name]
+    while (after := forced.get(chain[-1])) is not None:
+        chain.append(after)
+    return chain

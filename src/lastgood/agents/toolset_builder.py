@@ -43,6 +43,7 @@ class ToolsetBuilder:
         }
         for name, fields in mcps.items():
             self._check_server(name, fields)
+            self._check_config(fields, fields.text("ref"))
             self._check_values(fields)
         self.named = {name: self.build(fields) for name, fields in named.items()}
 
@@ -69,6 +70,8 @@ class ToolsetBuilder:
         if kind == "api" and "api_config" in fields:
             self._check_endpoint(fields.raw("api_config"))
         values = self._resolved(kind, fields)
+        if kind == "mcp":
+            self._check_config(fields, str(values.get("ref") or ""))
         return ToolsetSpec(
             type=kind,
             tools=tuple(values.get("tools", ())) or None,
@@ -76,6 +79,11 @@ class ToolsetBuilder:
             options={key: value for key, value in values.items() if key not in _NAMED},
             trusted=self._trusted,
         )
+
+    def _check_config(self, fields: Fields, ref: str) -> None:
+        if "config" in fields and not ref.startswith(_DOCKER):
+            what = "'config' is not supported yet without a `ref: docker:NAME`: it is not sent"
+            self._findings.warning(fields.at("config"), what)
 
     def _resolved(self, kind: str, fields: Fields) -> dict[str, Any]:
         """What the toolset says, and else what the server it refers to says."""

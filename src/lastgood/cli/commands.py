@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from lastgood.cli.chat import Chat
-from lastgood.core.command_prompts import command_prompt
+from lastgood.core.command_prompts import command_prompt, command_url
 from lastgood.model.agents import AgentCommand, AgentSpec
 
 _NOTHING: Mapping[str, str] = {}
@@ -38,6 +38,10 @@ class SlashCommands:
         word, _, typed = text.partition(" ")
         command = self.known(talk).get(word)
         return None if command is None else TypedCommand(command, typed.strip())
+
+    def page(self, talk: Chat, found: TypedCommand) -> str:
+        """The page that the command opens; "": it opens none."""
+        return command_url(found.command.url, talk.session or "")
 
     def begin(self, talk: Chat, found: TypedCommand) -> str:
         """Returns the prompt; empty: there is nothing to send. A command may switch to another agent, which

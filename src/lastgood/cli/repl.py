@@ -68,6 +68,9 @@ async def _do(talk: Chat, line: str, commands: SlashCommands | None) -> bool:
     if not line:
         return True
     if commands is not None and (found := commands.find(talk, line)) is not None:
+        if page := commands.page(talk, found):
+            remark(f"open {page}")
+            return True
         prompt = commands.begin(talk, found)
         if found.command.agent is not None:
             remark(f"{found.command.agent} answers from now on")

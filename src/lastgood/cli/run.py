@@ -201,6 +201,9 @@ async def _talk(
         code = await chat(talk, settings_of(args).data_dir, welcome, commands)
     else:
         if commands is not None and (found := commands.find(talk, text)) is not None:
+            if page := commands.page(talk, found):
+                print(page)
+                return 0
             text = commands.begin(talk, found)
             if not text:
                 raise WrongUsage(f"/{found.command.name} switches the agent only; add a message to send")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from urllib.parse import quote, urlsplit
 
 _TEXT = r"""(?:'[^']*'|"[^"]*")"""
 #: `${env.NAME}`, `${args}`, `${args[0]}` and `${args.join(" ")}`, each with a default after `||`.
@@ -23,6 +24,10 @@ _ARGUMENTS = re.compile(r"\$\{\s*args\b")
 _EVALUATED = re.compile(r"\$\{[^}]*(?:\benv\.|\bargs\b|\w\()[^}]*\}?(?:\)\})?|(?<!\w)!\w+\([^)]*\)?")
 _WORD = re.compile(r"""(?:"[^"]*"?|'[^']*'?|[^\s"'])+""")
 _QUOTES = re.compile(r"[\"']")
+#: In the URL of a command: the session of the chat.
+_SESSION = "{{session_id}}"
+#: They would run in the page that shows them, or open a file of the user's machine.
+NOT_PAGES = frozenset({"javascript", "data", "vbscript", "blob", "file"})
 
 
 def command_prompt(instruction: str, typed: str, environment: Mapping[str, str]) -> str:
@@ -38,6 +43,24 @@ def command_prompt(instruction: str, typed: str, environment: Mapping[str, str])
     if typed and not _ARGUMENTS.search(instruction):
         prompt = f"{prompt.rstrip()} {typed}"
     return prompt.strip()
+
+
+def command_url(url: str, session: str) -> str:
+    """The page that a command opens. `session`: "" if there is none yet."""
+    return url.replace(_SESSION, quote(session, safe=""))
+
+
+def why_no_page(url: str) -> str | None:
+    """Why a client must not show this URL as a page to open."""
+    try:
+        scheme = urlsplit(url.replace(_SESSION, "")).scheme
+    except ValueError:
+        scheme = ""
+    if not scheme or scheme in NOT_PAGES:
+        return "it needs a scheme such as https, and none of a script or a file"
+    if not url.isascii() or any(not letter.isprintable() or letter == " " for letter in url):
+        return "it has characters that are not part of URLs; percent-encode them"
+    return None
 
 
 def unknown_expressions(text: str) -> Iterator[str]:

@@ -60,6 +60,12 @@ def server_words(options: Mapping[str, Any]) -> list[str]:
     return [str(options["command"]), *map(str, options.get("args") or ())]
 
 
+def gateway_config(options: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What the Docker MCP gateway reads from a file: by server, its configuration. None: there is none."""
+    ref, config = str(options.get("ref") or ""), options.get("config")
+    return {ref.removeprefix(DOCKER): config} if ref.startswith(DOCKER) and config is not None else None
+
+
 def tool_name(name: str, prefix: str) -> str:
     """As models may call it: letters, digits, `_` and `-`, at most 64 of them."""
     full = _NOT_IN_TOOL_NAMES.sub("_", f"{prefix}_{name}" if prefix else name)
@@ -89,6 +95,8 @@ def runtime_servers(agent: AgentSpec) -> RuntimeServers:
 def _refusal(toolset: ToolsetSpec) -> str | None:
     if not toolset.trusted:
         return "the agent file comes from a URL or a registry, and starts nothing on other machines"
+    if gateway_config(toolset.options) is not None:
+        return "its `config` is for the Docker MCP gateway of the server, and is not passed on yet"
     return NO_OAUTH if wants_oauth(toolset.options) else None
 
 

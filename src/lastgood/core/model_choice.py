@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Sequence
 
-from lastgood.core.speaker import HANDED_OVER, HANDOFF
-from lastgood.model.messages import Message, Role, ToolCall
+from lastgood.core.speaker import HANDOFF
+from lastgood.model.messages import HANDED_OVER, Message, Role, ToolCall, is_handover_note
 
 CHANGE = "change_model"
 REVERT = "revert_model"
@@ -26,6 +26,7 @@ def chosen_model(messages: Sequence[Message], allowed: Collection[str]) -> str |
     for message in messages:
         if message.role is not Role.TOOL:
             waiting = list(message.tool_calls)
+            chosen = None if is_handover_note(message) else chosen
             continue
         call = next((call for call in waiting if call.id == message.tool_call_id), None)
         if call is None:

@@ -2,13 +2,16 @@
 
 The list is not stored. It is the result of all successful calls of the conversation, in order. So a failed
 turn leaves no trace in it, a fork has its own, a reset empties it, and a restart loses nothing.
+
+The conversation of a sub-agent is no part of the history, but the result of its task is. If it changed a list
+that agents share, that result ends with the list, and later calls continue from there.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -21,6 +24,11 @@ LIST = "list_todos"
 
 #: A longer list would fill every result. Old completed entries are removed first.
 MOST = 100
+#: Of an entry of a shared list, because the whole list follows the result of a task.
+MOST_SHARED_CHARACTERS = 1000
+#: How the line begins with which the result of a task ends, if it changed the shared list.
+SHARED = "The shared to-do list is now: "
+_DELEGATING = ("transfer_task", "run_skill")
 
 
 class Status(StrEnum):
@@ -40,6 +48,9 @@ class Todo:
 class Todos:
     items: tuple[Todo, ...] = ()
     created: int = 0  # ever; ids are not used twice
+
+
+NOTHING = Todos()
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,24 +112,62 @@ def _update(todos: Todos, updates: Sequence[tuple[str, Status]]) -> TodoResult |
 
 
 def todos_of(messages: Sequence[Message]) -> Todos:
-    """The list after these messages. Calls and results are paired by adjacency: providers reuse ids."""
-    todos = Todos()
+    """The list of the conversation after these messages."""
+    todos = NOTHING
+    for call, result in _answered(messages):
+        todos = _again(todos, call, result)
+    return todos
+
+
+def shared_todos_of(messages: Sequence[Message], before: Todos, *, counts: bool = True) -> Todos:
+    """The list that agents share, after these messages. `before`: as it was when the task began. `counts`:
+    whether the calls in these messages are about this list."""
+    todos = before
+    for call, result in _answered(messages):
+        if call.name in _DELEGATING:
+            todos = _shared_after(result) or todos
+        elif counts:
+            todos = _again(todos, call, result)
+    return todos
+
+
+def _answered(messages: Sequence[Message]) -> Iterator[tuple[ToolCall, str]]:
+    """Calls and results are paired by adjacency: providers reuse ids."""
     waiting: list[ToolCall] = []
     for message in messages:
         if message.role is not Role.TOOL:
             waiting = list(message.tool_calls)
             continue
         call = next((call for call in waiting if call.id == message.tool_call_id), None)
-        if call is None:
-            continue
-        waiting.remove(call)
-        # Only a success is a JSON object. Whatever else was answered, the list did not change.
-        if call.name in (CREATE_ONE, CREATE, UPDATE) and message.content.startswith("{"):
-            todos = _again(todos, call)
-    return todos
+        if call is not None:
+            waiting.remove(call)
+            yield call, message.content
 
 
-def _again(todos: Todos, call: ToolCall) -> Todos:
+def shared_note(result: str, before: Todos, after: Todos) -> str:
+    """What follows the result of a task. One that ends like that by itself is followed by the true list."""
+    if before == after and SHARED not in result:
+        return ""
+    return f"\n\n{SHARED}{json.dumps(asdict(after), ensure_ascii=False)}"
+
+
+def _shared_after(result: str) -> Todos | None:
+    """None: the task did not change it."""
+    _, found, text = result.rpartition(f"\n{SHARED}")
+    if not found:
+        return None
+    try:
+        plain = json.loads(text)
+        items = tuple(Todo(one["id"], one["description"], Status(one["status"])) for one in plain["items"])
+        return Todos(items, int(plain["created"]))
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return None  # an old result, of which only a part is shown
+
+
+def _again(todos: Todos, call: ToolCall, result: str) -> Todos:
+    # Only a success is a JSON object. Whatever else was answered, the list did not change.
+    if call.name not in (CREATE_ONE, CREATE, UPDATE) or not result.startswith("{"):
+        return todos
     try:
         done = apply(todos, call.name, json.loads(call.arguments))
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 from lastgood.core.context import fade_results, repeats, shown_of, trim
 from lastgood.core.history import open_calls
 from lastgood.core.secret_shapes import without_secret_shapes
-from lastgood.core.speaker import speaker
+from lastgood.core.speaker import may_speak, speaker_after
+from lastgood.core.todo import NOTHING, Todos, shared_todos_of
 from lastgood.errors import LoopDetected
 from lastgood.model.agents import AgentSpec
 from lastgood.model.answers import Answer
@@ -29,11 +30,15 @@ class Stage:
     callers: tuple[AgentSpec, ...] = ()  # the agents that delegated the task; outermost first
     options: CallOptions = CallOptions()
     left_out: int = 0
+    shared_todos: Todos = NOTHING  # when the task began
     agent: AgentSpec = field(init=False)
 
     def __post_init__(self) -> None:
         self.left_out = max((step.left_out for step in self.steps), default=0)
-        self.agent = speaker(self.entry, self.conversation())
+        self.agent = self.speaker()
+
+    def speaker(self) -> AgentSpec:
+        return speaker_after(self.entry, self.earlier + self.own(()), self.steps)
 
     def conversation(self) -> tuple[Message, ...]:
         """All of it, whatever the model is shown."""
@@ -49,17 +54,24 @@ class Stage:
             shown = fade_results(shown, self.agent.max_old_tool_call_tokens)
         return shown
 
+    def shared_list(self) -> Todos:
+        """The to-do list that agents share, as it is now."""
+        specs = (spec for agent in may_speak(self.entry) for spec in agent.toolsets)
+        counts = any(spec.type == "todo" and spec.options.get("shared") for spec in specs)
+        return shared_todos_of(self.conversation(), self.shared_todos, counts=counts)
+
     @property
     def responses(self) -> int:
         return sum(step.kind is StepKind.MODEL for step in self.steps)
 
     @property
     def asks_again(self) -> bool:
-        """Whether the model must be called again: it did not speak last, or it called tools of the server."""
+        """Whether a model must be called again: it did not speak last, it called tools of the server, or
+        another agent goes on."""
         if not self.steps:
             return True
         last = self.steps[-1]
-        goes_on = last.kind is not StepKind.MODEL or bool(last.message.tool_calls)
+        goes_on = last.kind is not StepKind.MODEL or bool(last.message.tool_calls or last.hands_to)
         return goes_on and not self.waits_for_caller
 
     @property
@@ -67,6 +79,11 @@ class Stage:
         """The model called tools that only the caller has; the turn ends with these calls open."""
         names = self.options.tool_names
         return any(call.name in names for call in open_calls(said(self.steps)))
+
+    @property
+    def sub_agent(self) -> str | None:
+        """None for the agent that answers the user. What any other one says is not the answer."""
+        return self.agent.name if self.within else None
 
     def place_of(self, call_id: str) -> str:
         """The place of a call, with the number of the response: some providers repeat ids in each."""

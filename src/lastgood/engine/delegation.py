@@ -28,6 +28,7 @@ def task_stage(work: Work, stage: Stage, call: ToolCall) -> Stage:
         steps=[step for step in work.steps if step.within == within],
         within=within,
         callers=(*stage.callers, stage.agent),
+        shared_todos=stage.shared_list(),
     )
 
 
@@ -43,6 +44,7 @@ def fork_stage(work: Work, stage: Stage, call: ToolCall, fork: ForkRequested, mo
         steps=[step for step in work.steps if step.within == within],
         within=within,
         callers=(*stage.callers, stage.agent),
+        shared_todos=stage.shared_list(),
     )
 
 
@@ -81,5 +83,6 @@ def _forked(agent: AgentSpec, fork: ForkRequested, model: str) -> AgentSpec:
         instruction="\n\n".join(filter(None, (agent.instruction, about))),
         toolsets=(*inherited, *(agent.skill_toolsets[name] for name in fork.toolsets)),
         handoffs=(),
+        force_handoff=None,
         structured_output=None,
     )

@@ -9,7 +9,7 @@ from typing import Any
 
 from lastgood.core.model_router import route
 from lastgood.core.secret_shapes import redacted
-from lastgood.core.speaker import TRANSFER
+from lastgood.core.speaker import TRANSFER, last_request
 from lastgood.engine.agent_run import Stage
 from lastgood.engine.providers.provider import ModelCall
 from lastgood.engine.system_prompt import system_messages
@@ -20,7 +20,6 @@ from lastgood.model.agents import ModelSpec
 from lastgood.model.attempts import Step
 from lastgood.model.call_options import CallOptions
 from lastgood.model.events import ModelAnswered
-from lastgood.model.messages import Role
 from lastgood.ports.engine import Work
 from lastgood.time_slices import paced_map
 
@@ -69,9 +68,7 @@ def routed(ref: str, models: Mapping[str, ModelSpec], stage: Stage) -> str:
     spec = models.get(ref)
     if spec is None or not spec.routes:
         return ref
-    said = stage.conversation()
-    asked = next((one.content for one in reversed(said) if one.role is Role.USER), "")
-    return route(asked, spec.routes) or ref
+    return route(last_request(stage.conversation()), spec.routes) or ref
 
 
 def _tool_definitions(tool_caller: ToolCaller, work: Work, stage: Stage) -> tuple[dict[str, Any], ...]:
@@ -115,6 +112,6 @@ def _set_in(options: CallOptions, names: Sequence[str]) -> dict[str, Any]:
 
 def answered(model: ModelSpec, step: Step, stage: Stage) -> ModelAnswered:
     """The event of a response."""
-    used, sub_agent = step.usage, stage.agent.name if stage.within else None
+    used = step.usage
     facts = used.input_tokens, used.output_tokens, used.cost, step.cut_short
-    return ModelAnswered(model.ref, *facts, sub_agent, stage.agent.name, step.context_size or None)
+    return ModelAnswered(model.ref, *facts, stage.sub_agent, stage.agent.name, step.context_size or None)

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from lastgood.core.speaker import HANDED_OVER, HANDOFF, TRANSFER
+from lastgood.core.speaker import HANDOFF, TRANSFER
 from lastgood.engine.tools.tool import Tool, ToolFailed, ToolUse
 from lastgood.model.agents import AgentSpec, Effect, OnUnknown
-from lastgood.model.messages import Message, user
+from lastgood.model.messages import HANDED_OVER, Message, user
 
 #: A task within a task within a task; a team that needs more has lost its thread.
 DEEPEST = 5

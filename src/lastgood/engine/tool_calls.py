@@ -58,6 +58,7 @@ class Result:
     has_effects: bool = False  # a tool that is not repeatable ran
     seconds: float = 0.0
     is_rejected: bool = False  # by a person, whose answer is on record
+    note: str = ""  # follows the text, whole, however much of that is shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +158,7 @@ class ToolCaller:
             attempt_number=work.number,
             working_dir=admitted.working_dir,
             messages=stage.conversation(),
+            shared_todos=stage.shared_todos,
             answer=stage.answer_to(call, work.answers),
             say=said.put_nowait,
             notes=work.notes,

@@ -21,7 +21,8 @@ from lastgood.core.history import valid_message, valid_text, with_unique_call_id
 from lastgood.core.hooks import HookDecision
 from lastgood.core.recovery import not_begun, unsettled
 from lastgood.core.secret_shapes import redaction
-from lastgood.core.speaker import HANDOFF, TRANSFER, speaker
+from lastgood.core.speaker import HANDOFF, TRANSFER, goes_on_as
+from lastgood.core.todo import shared_note
 from lastgood.engine.agent_run import Stage
 from lastgood.engine.budget_meter import BudgetMeter
 from lastgood.engine.delegation import fork_stage, prompt_step, task_stage
@@ -103,6 +104,8 @@ class TurnLoop:
                 await self._take_steers(stage)
             running = self._respond(stage)
             await (running if self.hooks is None else self.hooks.around_response(stage, running))
+            if stage.steps[-1].hands_to:
+                await self._switch(stage, stage.speaker(), "force_handoff")
 
     async def _respond(self, stage: Stage) -> None:
         if self.meter is not None:
@@ -114,6 +117,11 @@ class TurnLoop:
         for call in stage.steps[-1].message.tool_calls:
             if call.name not in stage.options.tool_names:
                 await self._call_tool(stage, call)
+
+    async def _switch(self, stage: Stage, agent: AgentSpec, kind: str) -> None:
+        await self._observe_switch(stage, stage.agent, agent, kind)
+        stage.agent = agent
+        await self._event(AgentSwitched(agent.name))
 
     async def _take_steers(self, stage: Stage) -> None:
         """Input that arrived during the turn goes after the tool results, before the next model call."""
@@ -180,14 +188,10 @@ class TurnLoop:
             raise ModelGarbled(
                 "the model returned an empty answer; nothing was committed. Send the turn again"
             )
-        usage = answer.usage
-        if model.input_cost or model.output_cost:
-            cost = usage.input_tokens * model.input_cost + usage.output_tokens * model.output_cost
-            usage = replace(usage, cost=cost / 1e6)
         return Step(
             StepKind.MODEL,
             message,
-            usage,
+            answer.usage,
             within=stage.within,
             left_out=stage.left_out,
             cut_short=answer.cut_short,
@@ -195,6 +199,7 @@ class TurnLoop:
             context_size=self.models.context_size(model),
             agent="" if self.meter is None else stage.agent.own_name,
             effects=self._effects(stage, message.tool_calls) if message.tool_calls else (),
+            hands_to="" if message.tool_calls else goes_on_as(stage.entry, stage.agent),
             seconds=max(self.now() - began, 0.0),
             ended_at=self.now(),
         )
@@ -214,7 +219,7 @@ class TurnLoop:
             ruling = Ruling(call) if self.hooks is None else await self.hooks.before_tool(stage, call)
         call = ruling.call
         admitted = await self._admit(stage, ruling)
-        who = _sub_agent(stage)
+        who = stage.sub_agent
         answer = stage.answer_to(call, self.work.answers)
         if answer is None or not answer.is_about_input:  # else clients know of the call since it asked
             await self._event(ToolCalled(call.id, call.name, call.arguments, who))
@@ -240,11 +245,8 @@ class TurnLoop:
             await self._observe(stage, HookEvent.ON_USER_INPUT)
             raise
         await self._answer(stage, call, result)
-        speaks = speaker(stage.entry, stage.conversation()) if call.name == HANDOFF else stage.agent
-        if speaks is not stage.agent:
-            await self._observe_switch(stage, stage.agent, speaks, "handoff")
-            stage.agent = speaks
-            await self._event(AgentSwitched(speaks.name))
+        if call.name == HANDOFF and (speaks := stage.speaker()) is not stage.agent:
+            await self._switch(stage, speaks, "handoff")
 
     async def _admit(self, stage: Stage, ruling: Ruling) -> AdmittedCall | Result:
         call, hooks = ruling.call, self.hooks
@@ -274,10 +276,11 @@ class TurnLoop:
         if result.outcome is ToolOutcome.DENIED and not result.is_rejected:
             reason = capped.text.removeprefix("error: ")
             denied = CallRuling(call, stage.place_of(call.id), stage.agent.name, reason)
-        await self._event(ToolAnswered(call.id, call.name, capped.text, _sub_agent(stage), failed))
+        shown = capped.text + result.note
+        await self._event(ToolAnswered(call.id, call.name, shown, stage.sub_agent, failed))
         step = Step(
             StepKind.TOOL,
-            tool_result(call.id, capped.text),
+            tool_result(call.id, shown),
             within=stage.within,
             full=capped.full,
             effects=(call.id,) if result.has_effects else (),
@@ -325,7 +328,8 @@ class TurnLoop:
             parent_session_id=self.work.hold.session,
             stop_response=result.text,
         )
-        await self._answer(stage, call, result)
+        note = shared_note(result.text, inner.shared_todos, inner.shared_list())
+        await self._answer(stage, call, replace(result, note=note))
 
     # -- after a crash -----------------------------------------------------------
 
@@ -371,9 +375,8 @@ class TurnLoop:
             await self.hooks.observe(stage, event, **given)
 
     async def _observe_switch(self, stage: Stage, before: AgentSpec, after: AgentSpec, kind: str) -> None:
-        if self.hooks is not None:
-            names = {"from_agent": before.name, "to_agent": after.name, "agent_switch_kind": kind}
-            await self.hooks.observe(stage, HookEvent.ON_AGENT_SWITCH, **names)
+        names = {"from_agent": before.name, "to_agent": after.name, "agent_switch_kind": kind}
+        await self._observe(stage, HookEvent.ON_AGENT_SWITCH, **names)
 
     # -- what is emitted -----------------------------------------------------------
 
@@ -388,9 +391,4 @@ class TurnLoop:
 
     def _streamed(self, stage: Stage, kind: ChunkKind, text: str) -> Event:
         streamed = TextStreamed if kind is ChunkKind.TEXT else ReasoningStreamed
-        return Event(self.work.hold.attempt, streamed(valid_text(text), _sub_agent(stage)))
-
-
-def _sub_agent(stage: Stage) -> str | None:
-    """Returns None for the agent that answers the user. What any other one says is not the answer."""
-    return stage.agent.name if stage.within else None
+        return Event(self.work.hold.attempt, streamed(valid_text(text), stage.sub_agent))

@@ -35,4 +35,5 @@ class ModelRequests:
 
 def is_last_answer(step: Step) -> bool:
     """Such a step is not journaled: the commit that follows at once stores it."""
-    return step.kind is StepKind.MODEL and not step.within and not step.message.tool_calls
+    is_final = step.kind is StepKind.MODEL and not step.message.tool_calls
+    return is_final and not step.within and not step.hands_to

@@ -73,10 +73,13 @@ class ModelSpec:
     presence_penalty: float | None = None
     parallel_tool_calls: bool | None = None
     thinking: str | int | None = None  # an effort, or a budget in tokens; 0 or "none": do not
+    task_budget: int | None = None  # tokens that the model is told to spend at most on a task
     options: Mapping[str, Any] = field(default_factory=dict)  # provider_opts, as they are
     accepts: frozenset[str] | None = None  # kinds of attachments; None: all of them
     input_cost: float = 0.0  # per million tokens
     output_cost: float = 0.0
+    cache_read_cost: float | None = None  # of input tokens that came from the cache; None: as input
+    cache_write_cost: float | None = None  # of input tokens that went into it; None: as input
     title_model: str | None = None
     routes: tuple[ModelRoute, ...] = ()  # other models, for requests like these
     first_available: tuple[str, ...] = ()  # references: the first whose key is there
@@ -136,13 +139,14 @@ class ToolsetSpec:
 @dataclass(frozen=True, slots=True)
 class AgentCommand:
     """A prompt with a name. `agent`: the agent that answers from then on. `instruction` is empty: what was
-    typed after the name is the prompt."""
+    typed after the name is the prompt. `url`: a page to open; nothing is sent then."""
 
     name: str
     instruction: str
     description: str = ""
     agent: str | None = None
     trusted: bool = True  # False: its file came from elsewhere, and gets no variables of this machine
+    url: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +173,7 @@ class AgentSpec:
     toolsets: tuple[ToolsetSpec, ...] = ()
     sub_agents: tuple[str, ...] = ()
     handoffs: tuple[str, ...] = ()
+    force_handoff: str | None = None  # the agent that goes on in the same turn when this one is done
     fallback: Fallback = Fallback()
     commands: tuple[AgentCommand, ...] = ()
     structured_output: StructuredOutput | None = None
@@ -188,6 +193,8 @@ class AgentSpec:
     hooks: tuple[HookSpec, ...] = ()
     budgets: tuple[Budget, ...] = ()  # all of the file: a turn may be the work of several agents
     harness: str | None = None  # the program that runs it, on a runtime; it calls models by itself
+    harness_model: str | None = None  # the model that it is to call; None: it chooses
+    harness_effort: str | None = None  # how much that model is to reason; None: it decides
     skill_toolsets: Mapping[str, ToolsetSpec] = field(default_factory=dict)  # what its skills may add
     models: Mapping[str, ModelSpec] = field(default_factory=dict)
     members: Mapping[str, AgentSpec] = field(default_factory=dict)

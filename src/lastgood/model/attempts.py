@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
 from lastgood.model.call_options import CallOptions
 from lastgood.model.ids import AttemptId, SessionId, TaskId, TenantId, TurnId
-from lastgood.model.messages import Message, ToolCall
+from lastgood.model.messages import Message, ToolCall, handover_note
 from lastgood.model.sessions import Head, Session, Turn, TurnKind, Usage
 
 #: A page without an end.
@@ -87,6 +87,7 @@ class Step:
     hook: str = ""  # the event whose hooks ran
     ruling: str = ""  # what they decided: about a call, or that the turn ends (`block`)
     reason: str = ""  # why
+    hands_to: str = ""  # the agent that goes on after this final response, because the file forces it
     #: Not stored with the step: the audit record of it is written in the same transaction.
     on_record: CallRuling | None = None
 
@@ -99,7 +100,14 @@ class Step:
 
 def said(steps: Iterable[Step]) -> tuple[Message, ...]:
     """What these steps add to the conversation."""
-    return tuple(step.message for step in steps if step.is_said)
+    return tuple(message for step in steps for message in _said_in(step))
+
+
+def _said_in(step: Step) -> Iterator[Message]:
+    if step.is_said:
+        yield step.message
+    if step.hands_to:
+        yield handover_note(step.hands_to)
 
 
 @dataclass(frozen=True, slots=True)

@@ -101,6 +101,22 @@ def tool_result(call_id: str, text: str) -> Message:
     return Message(Role.TOOL, text, (), call_id)
 
 
+#: How it begins that the conversation was handed over: a result of the tool, or a note before the response.
+HANDED_OVER = "The conversation was handed over to "
+
+
+def handover_note(name: str) -> Message:
+    """What the agent that takes over reads last: many providers refuse a prompt that ends with a response."""
+    return user(
+        f"{HANDED_OVER}{name}, because the agent before has finished its part. You are {name} now; continue "
+        "with the request of the user from what has been said so far."
+    )
+
+
+def is_handover_note(message: Message) -> bool:
+    return message.role is Role.USER and message.content.startswith(HANDED_OVER)
+
+
 def text_of(parts: Sequence[Part]) -> str:
     return "\n".join(part for part in parts if isinstance(part, str))
 

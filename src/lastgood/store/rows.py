@@ -372,6 +372,8 @@ def _step_body(step: Step) -> dict[str, Any]:
         plain["agent"] = step.agent
     if step.hook:
         plain |= {"hook": step.hook, "ruling": step.ruling, "reason": step.reason}
+    if step.hands_to:
+        plain["hands_to"] = step.hands_to
     return plain
 
 

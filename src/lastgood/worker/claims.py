@@ -42,6 +42,7 @@ class Claim:
     permissions: JobPermissions
     instruction: str = ""
     model: str | None = None
+    effort: str | None = None
     native_session: str | None = None
     transcript: tuple[Said, ...] = ()
     catch_up: tuple[Said, ...] = ()
@@ -82,6 +83,7 @@ def _read(plain: Mapping[str, Any], ceiling: Safety) -> Claim:
         permissions=_permissions(agent.get("permissions") or {}, ceiling),
         instruction=str(agent.get("instruction") or ""),
         model=agent.get("model") or None,
+        effort=agent.get("effort") or None,
         native_session=resume.get("native_session") if resume.get("decision") == "native" else None,
         transcript=_said(resume.get("transcript")),
         catch_up=_said(resume.get("catch_up")),

@@ -111,6 +111,7 @@ class Job:
     disclosures: tuple[str, ...] = ()
     instruction: str = ""  # of the agent's definition
     model: str | None = None
+    effort: str | None = None  # how much the model is to reason
     environment: Mapping[str, str] = field(default_factory=dict)  # all that the CLI sees
     permissions: JobPermissions = JobPermissions()
     mcp_servers: tuple[JobMcpServer, ...] = ()

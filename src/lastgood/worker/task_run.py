@@ -193,6 +193,7 @@ class TaskRun:
             disclosures=(*claim.disclosures, *notes, *left_out),
             instruction=claim.instruction,
             model=claim.model,
+            effort=claim.effort,
             environment={**self._tools.environment, **own},
             permissions=claim.permissions,
             mcp_servers=servers,

@@ -21,7 +21,7 @@ from lastgood.agents.schema.kinds import (
 )
 from lastgood.agents.schema.model_providers import MODEL, PROVIDER
 from lastgood.agents.schema.rag import RAG
-from lastgood.agents.schema.toolsets import MCP, OWN_LIST, TOOLSET
+from lastgood.agents.schema.toolsets import MCP, TOOLSET
 
 _COUNT = Whole(least=0)
 
@@ -77,7 +77,7 @@ COMMAND = Section(
         "description": Key(TEXT, "what it is for"),
         "instruction": Key(TEXT, "the prompt; without one, the text after the command"),
         "agent": Key(TEXT, "the agent that answers from then on"),
-        "url": Key(TEXT, "a URL to open instead", "the URL is not opened"),
+        "url": Key(TEXT, "a page to open; nothing is sent. `{{session_id}}` is replaced"),
     },
 )
 _COMMAND_MAP = MapOf(Either((COMMAND, TEXT)))
@@ -100,9 +100,10 @@ HARNESS = Section(
             "the agent CLI; the agent runs on the one runtime that offers it, or on the one it is bound to",
             required=True,
         ),
-        "model": Key(TEXT, "the model it uses", "the CLI chooses its model"),
+        "model": Key(TEXT, "the model that claude-code, codex or command calls; default: its own choice"),
         "effort": Key(
-            Text(("low", "medium", "high", "xhigh", "max")), "the reasoning effort", "the CLI decides"
+            Text(("low", "medium", "high", "xhigh", "max")),
+            "how much that model reasons; default: what the CLI decides",
         ),
         "agent": Key(TEXT, "the agent of the CLI", "the CLI decides"),
         "thinking": Key(FLAG, "whether to show its reasoning", "it is not shown"),
@@ -132,7 +133,7 @@ PERMISSIONS = Section(
     },
 )
 _MEMORY = Section("memory", "a memory", {"path": Key(TEXT, "the file of the memory", required=True)})
-_TODO = Section("todo", "a todo list", {"shared": Key(FLAG, "whether agents share one list", OWN_LIST)})
+_TODO = Section("todo", "a todo list", {"shared": Key(FLAG, "whether agents share one list")})
 _NO_SUMMARY = "no conversation is summarized"
 SAFETY = Text(("strict", "balanced", "restricted", "autonomous"))
 AGENT = Section(
@@ -174,9 +175,7 @@ AGENT = Section(
         "safety": Key(SAFETY, "the safety mode: how to handle tool calls that no permission rule covers"),
         "harness": Key(HARNESS, "the agent CLI that runs it on a remote runtime"),
         "hooks": Key(HOOKS, "hooks: commands that run at certain events"),
-        "force_handoff": Key(
-            TEXT, "the agent that always takes over after it", "the conversation is not handed over"
-        ),
+        "force_handoff": Key(TEXT, "the agent that always takes over after its final response"),
         "routing": Key(AGENT_ROUTING, "agents that hooks may choose", "no hook chooses an agent"),
         "code_mode_tools": Key(FLAG, "whether it calls tools by writing code", "it calls tools one by one"),
         "skills": Key(

@@ -31,10 +31,12 @@ COST = Section(
         "input": Key(Number(least=0), "dollars per million input tokens"),
         "output": Key(Number(least=0), "dollars per million output tokens"),
         "cache_read": Key(
-            Number(least=0), "dollars per million tokens read from the cache", "they count as input tokens"
+            Number(least=0),
+            "dollars per million input tokens that the provider read from its cache; default: `input`",
         ),
         "cache_write": Key(
-            Number(least=0), "dollars per million tokens written to the cache", "they are not counted"
+            Number(least=0),
+            "dollars per million input tokens that the provider wrote to its cache; default: `input`",
         ),
     },
 )
@@ -130,7 +132,10 @@ _SAMPLING = {
         THINKING,
         "the reasoning effort, or the maximum number of reasoning tokens; 0: no reasoning",
     ),
-    "task_budget": Key(TASK_BUDGET, "the token budget of a task", "the budget is not enforced"),
+    "task_budget": Key(
+        TASK_BUDGET,
+        "Anthropic: the tokens that the model is told to spend at most on a task; 0: no budget",
+    ),
     "auth": Key(AUTH, "authentication without an API key", "the provider's API key is used"),
     "compaction_model": Key(TEXT, "the model that summarizes", "no conversation is summarized"),
 }

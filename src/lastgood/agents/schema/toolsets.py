@@ -23,7 +23,6 @@ from lastgood.agents.schema.kinds import (
 from lastgood.agents.schema.rag import RAG_CONFIG
 
 _COUNT = Whole(least=0)
-OWN_LIST = "a sub-agent has its own list"
 
 LIFECYCLE = Section(
     "lifecycle",
@@ -158,7 +157,7 @@ _KEYS = {
     "ignore_vcs": Key(FLAG, "whether to skip files that git ignores"),
     "allow_list": Key(TEXTS, "the only folders that it may access"),
     "deny_list": Key(TEXTS, "folders that it may not access"),
-    "shared": Key(FLAG, "whether agents share one list", OWN_LIST),
+    "shared": Key(FLAG, "whether agents with `shared: true` have one list, in the whole session"),
     "timeout": Key(Whole(least=1), "the timeout of a command or a request, in seconds"),
     "repeatable": Key(FLAG, "whether a command may safely run twice; if so, it is repeated after a crash"),
     "headers": Key(TEXT_MAP, "request headers"),
@@ -180,7 +179,7 @@ _KEYS = {
     "args": Key(TEXTS, "its arguments"),
     "ref": Key(TEXT, "`docker:NAME`, or a name of `mcps` or `rag`"),
     "remote": Key(REMOTE, "a remote server"),
-    "config": Key(Anything(), "the configuration for the server", "it is not sent"),
+    "config": Key(Anything(), "the configuration of the server; with `ref: docker:NAME`"),
     "version": Key(TEXT, "the package that has the command; named in the error if it is not installed"),
     "name": Key(TEXT, "its name"),
     "working_dir": Key(TEXT, "the working directory of the server"),
@@ -254,8 +253,7 @@ TOOLSET = Typed(
         ),
         "a2a": Variant(
             "calls a remote agent (A2A)",
-            ("url", "headers", "name", "allow_private_ips"),
-            _WITHOUT,
+            ("url", "headers", "name", "timeout", "allow_private_ips"),
             needs=("url",),
         ),
         "lsp": Variant("queries a language server", (*_SERVER, "file_types"), _WITHOUT, needs=("command",)),

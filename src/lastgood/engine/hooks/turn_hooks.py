@@ -25,6 +25,7 @@ from lastgood.core.hooks import (
     ruled,
     since_response,
 )
+from lastgood.core.speaker import last_request
 from lastgood.core.tool_permissions import Asks
 from lastgood.engine.agent_run import Stage
 from lastgood.engine.hooks.runner import AskModel, HookPlace, HookRunner
@@ -117,7 +118,7 @@ class TurnHooks:
         if stage.within:
             return
         submits = HookEvent.USER_FOLLOWUP_SUBMIT if self.work.is_followup else HookEvent.USER_PROMPT_SUBMIT
-        prompt = _last_user_text(self.work.own(()))
+        prompt = last_request(self.work.own(()))
         if prompt and not has_run(stage.steps, HookEvent.USER_FOLLOWUP_SUBMIT, HookEvent.USER_PROMPT_SUBMIT):
             await self._add_context(stage, submits, prompt=prompt)
 
@@ -145,7 +146,7 @@ class TurnHooks:
         """Before the response is in the journal: a response that is lost is observed again."""
         fields = {
             "stop_response": step.message.content,
-            "last_user_message": _last_user_text(stage.conversation()),
+            "last_user_message": last_request(stage.conversation()),
         }
         usage = {"input_tokens": step.usage.input_tokens, "output_tokens": step.usage.output_tokens}
         await self.observe(
@@ -182,7 +183,7 @@ class TurnHooks:
         await self._journal(stage, step)
         if ruling.decision is HookDecision.DENY:
             ran = ruling.call
-            denied = HookDenied(ran.id, ran.name, ran.arguments, ruling.reason, _sub_agent(stage))
+            denied = HookDenied(ran.id, ran.name, ran.arguments, ruling.reason, stage.sub_agent)
             await self.emit(Event(self.work.hold.attempt, denied))
         return ruling
 
@@ -308,7 +309,7 @@ class TurnHooks:
         place, fields = self._place(stage, event, call_id), self._given(stage, event, given, call_id)
         verdict = await self.runner.dispatch(event, hooks, fields, place)
         for warning in verdict.warnings:
-            warned = HookWarned(event.value, valid_text(warning), _sub_agent(stage))
+            warned = HookWarned(event.value, valid_text(warning), stage.sub_agent)
             await self.emit(Event(self.work.hold.attempt, warned))
         return verdict
 
@@ -336,16 +337,8 @@ class TurnHooks:
         await self.emit(step)
 
 
-def _sub_agent(stage: Stage) -> str | None:
-    return stage.agent.name if stage.within else None
-
-
 def hook_blocked(reason: str) -> HookBlocked:
     return HookBlocked(f"A hook of the agent file ended the turn: {reason}. Nothing was committed")
-
-
-def _last_user_text(messages: tuple[Message, ...]) -> str:
-    return next((one.content for one in reversed(messages) if one.role is Role.USER), "")
 
 
 def _readable(call: ToolCall) -> dict[str, Any]:

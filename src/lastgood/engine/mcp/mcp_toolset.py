@@ -92,9 +92,8 @@ class McpToolset:
             headers = spec.headers(self._environment)
             server_at = RemoteServer(spec.url, spec.transport, headers, spec.lifecycle.call_seconds)
             return remote_transport(server_at, spec.policy, self._network, connection.keep_refusal)
-        command = ServerCommand(
-            spec.words(), spec.folder(server.place.working_dir), spec.environment(self._environment)
-        )
+        folder = spec.folder(server.place.working_dir)
+        command = ServerCommand(spec.words(), folder, spec.environment(self._environment), spec.config())
         return stdio_transport(command, connection.keep_process, self._guard)
 
     def _take_place(self, server: McpServer) -> McpServer | None:

@@ -12,7 +12,14 @@ from typing import Any
 import orjson
 
 from lastgood.core.egress import Policy
-from lastgood.core.mcp_servers import DOCKER, NO_OAUTH, server_name, server_words, wants_oauth
+from lastgood.core.mcp_servers import (
+    DOCKER,
+    NO_OAUTH,
+    gateway_config,
+    server_name,
+    server_words,
+    wants_oauth,
+)
 from lastgood.engine.mcp.mcp_errors import ServerUnavailable
 from lastgood.engine.tools.command_environment import Environment
 from lastgood.engine.tools.rooted_files import Root, place_under
@@ -100,6 +107,11 @@ class ServerSpec:
         if package not in ("", "false") and shutil.which(words[0]) is None:
             raise ServerUnavailable(f"`{words[0]}` is not installed; install {package}")
         return words
+
+    def config(self) -> bytes | None:
+        """The file that the program that starts it reads; JSON is YAML, too."""
+        config = gateway_config(self.spec.options)
+        return None if config is None else orjson.dumps(config)
 
     def environment(self, environment: Environment) -> dict[str, str]:
         return environment.harmless() | _filled(self.spec.options.get("env") or {}, self.spec, environment)

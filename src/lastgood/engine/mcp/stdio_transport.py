@@ -11,8 +11,9 @@ import asyncio
 import contextlib
 import os
 import signal
+import tempfile
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import anyio
@@ -33,9 +34,12 @@ _CHUNK_BYTES = 256 * 1024
 
 @dataclass(frozen=True, slots=True)
 class ServerCommand:
+    """`config`: it gets a file with this content, with `--config`, for as long as it runs."""
+
     words: Sequence[str]
     folder: Path
     environment: Mapping[str, str]
+    config: bytes | None = None
 
 
 class ServerProcess:
@@ -98,6 +102,27 @@ class ServerProcess:
 
 @contextlib.asynccontextmanager
 async def stdio_transport(
+    command: ServerCommand, on_started: Callable[[ServerProcess], None], guard: OrphanGuard
+) -> AsyncGenerator[TransportStreams, None]:
+    async with contextlib.AsyncExitStack() as stack:
+        words = command.words
+        if command.config is not None:
+            words = [*words, "--config", str(await _config_file(command.config, stack))]
+        async with _process_transport(replace(command, words=words), on_started, guard) as streams:
+            yield streams
+
+
+async def _config_file(config: bytes, stack: contextlib.AsyncExitStack) -> Path:
+    """Not on the command line, where every user of the machine reads it."""
+    folder = await asyncio.to_thread(tempfile.TemporaryDirectory, prefix="lastgood-mcp-")
+    stack.push_async_callback(asyncio.to_thread, folder.cleanup)
+    path = Path(folder.name) / "config.yaml"
+    await asyncio.to_thread(path.write_bytes, config)
+    return path
+
+
+@contextlib.asynccontextmanager
+async def _process_transport(
     command: ServerCommand, on_started: Callable[[ServerProcess], None], guard: OrphanGuard
 ) -> AsyncGenerator[TransportStreams, None]:
     pipe = asyncio.subprocess.PIPE

@@ -1,4 +1,5 @@
-"""A native client of OpenAI's chat completions: one request, one stream, one response.
+"""A native client of OpenAI's chat completions, and of its Responses API: one request, one stream, one
+response.
 
 Sends one request; `fallback_chain` decides about retries. A response is complete or an error: a stream that
 ends early raises, even if the connection was closed cleanly. Limits apply to bytes as they are read, so no
@@ -18,12 +19,21 @@ import aiohttp
 import orjson
 
 from lastgood import __version__
+from lastgood.engine.providers import chat_request, responses_request
 from lastgood.engine.providers.chat_limits import ChatLimits
-from lastgood.engine.providers.chat_request import body_of
 from lastgood.engine.providers.chat_stream_parser import ChatStreamParser
 from lastgood.engine.providers.provider import Chunk, ModelAnswer, ModelCall
-from lastgood.engine.providers.provider_aliases import alias_of, chat_url, expand, key_names, key_of
+from lastgood.engine.providers.provider_aliases import (
+    Dialect,
+    alias_of,
+    base_of,
+    chat_url,
+    expand,
+    key_names,
+    key_of,
+)
 from lastgood.engine.providers.provider_errors import refusal, words_of
+from lastgood.engine.providers.response_stream_parser import ResponseStreamParser
 from lastgood.errors import KeyRefused, ModelError, ModelUnreachable
 from lastgood.model.agents import ModelSpec
 from lastgood.outside.secrets import Secrets
@@ -47,14 +57,18 @@ class ChatCompletions:
     async def stream(self, call: ModelCall) -> AsyncGenerator[Chunk | ModelAnswer, None]:
         model = call.model
         url, headers = chat_url(model, self._secrets), self._headers(model)
-        body = await body_of(call)
+        alias, encode = alias_of(model), chat_request.body_of
+        parser: type[ChatStreamParser] = ChatStreamParser
+        if alias is not None and alias.dialect is Dialect.RESPONSES:
+            encode, parser = responses_request.body_of, ResponseStreamParser
+        body = await encode(call)
         response: aiohttp.ClientResponse | None = None
         try:
             data = body if len(body) <= _AT_ONCE_BYTES else io.BytesIO(body)
             response = await self._client().post(url, data=data, headers=headers, allow_redirects=False)
             if not 200 <= response.status < 300:
                 raise await self._refusal(model, response)
-            reading, content = ChatStreamParser(model, self._secrets, self._limits.reading), response.content
+            reading, content = parser(model, self._secrets, self._limits.reading), response.content
             while not reading.done and (received := await content.readany()):
                 for chunk in reading.feed(received):
                     yield chunk
@@ -76,7 +90,7 @@ class ChatCompletions:
     async def read(self, model: ModelSpec, path: str, body: Mapping[str, Any] | None) -> Any:
         """What the server of a model says about itself: below its API, or at its root if the path begins with
         a slash. None if it says nothing that can be used."""
-        base = chat_url(model, self._secrets).rpartition("/chat/completions")[0]
+        base = base_of(chat_url(model, self._secrets))
         url = f"{base.removesuffix('/v1')}{path}" if path.startswith("/") else f"{base}/{path}"
         try:
             async with (

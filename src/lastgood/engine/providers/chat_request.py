@@ -19,7 +19,7 @@ from lastgood.time_slices import paced
 THOUGHTS = ("reasoning_content", "reasoning_details")
 
 #: provider_opts that are parameters of the request. Others are for us, or for other dialects.
-_SAMPLING = ("top_k", "repetition_penalty", "seed", "min_p", "typical_p")
+_SAMPLING = ("top_k", "repetition_penalty", "seed", "min_p", "typical_p", "service_tier")
 
 _OPENAI = ("openai", "azure")
 #: Models that can be asked not to think; older ones reject the word, and think as they like.
@@ -125,7 +125,7 @@ def _settings(model: ModelSpec) -> dict[str, Any]:
         limit: model.max_tokens,
         "frequency_penalty": model.frequency_penalty,
         "presence_penalty": model.presence_penalty,
-        "reasoning_effort": _effort(model),
+        "reasoning_effort": effort_of(model),
         **{name: model.options.get(name) for name in _SAMPLING},
     }
     set_ones = {name: value for name, value in settings.items() if value is not None}
@@ -133,7 +133,7 @@ def _settings(model: ModelSpec) -> dict[str, Any]:
     return set_ones | (extra if isinstance(extra, dict) else {})
 
 
-def _effort(model: ModelSpec) -> str | None:
+def effort_of(model: ModelSpec) -> str | None:
     match model.thinking:
         case 0 | "none":
             return "none" if model.provider in _OPENAI and _STOPS_THINKING.match(model.model) else None

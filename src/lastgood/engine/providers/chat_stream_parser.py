@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import orjson
 
@@ -30,6 +30,18 @@ class ParserLimits:
     stream_bytes: int = 512 << 20  # of everything: one word comes in hundreds of bytes
 
 
+class Builder(Protocol):
+    """Of a response, from its pieces. `finish`: why it ended; None: it has not."""
+
+    finish: str | None
+
+    @property
+    def size(self) -> int: ...
+    def take(self, piece: dict[str, Any]) -> None: ...
+    def chunks(self) -> list[Chunk]: ...
+    def answer(self, model: ModelSpec) -> ModelAnswer: ...
+
+
 class ChatStreamParser:
     """`done`: the server said that there is no more."""
 
@@ -47,12 +59,14 @@ class ChatStreamParser:
         "done",
     )
 
-    def __init__(self, model: ModelSpec, secrets: Secrets, limits: ParserLimits) -> None:
+    def __init__(
+        self, model: ModelSpec, secrets: Secrets, limits: ParserLimits, builder: Builder | None = None
+    ) -> None:
         self._model = model
         self._secrets = secrets
         self._limits = limits
         self._lines = LineSplitter(limits.line_bytes)
-        self._completion = CompletionBuilder()
+        self._completion: Builder = builder or CompletionBuilder()
         self._event: list[bytes] = []  # data of an event in several lines, so far
         self._event_bytes = 0
         self._plain: bytearray | None = None  # a JSON object instead of events, so far

@@ -105,6 +105,16 @@ class CompletionBuilder:
         self.finish: str | None = None
         self.size = 0
 
+    @property
+    def said(self) -> int:
+        """Characters of its text so far."""
+        return self._text.length
+
+    @property
+    def thought(self) -> int:
+        """Characters of its reasoning so far."""
+        return self._thoughts.length
+
     def take(self, piece: dict[str, Any]) -> None:
         """Adds one piece of the stream, or a whole answer."""
         usage = piece.get("usage")
@@ -257,11 +267,27 @@ class CompletionBuilder:
         return Reasoning(ref, text, opaque) if text or opaque else None
 
     def _used(self, model: ModelSpec) -> Usage:
-        return priced(model, self._usage.get("prompt_tokens"), self._usage.get("completion_tokens"))
+        usage, details = self._usage, self._usage.get("prompt_tokens_details")
+        cached = details if isinstance(details, dict) else {}
+        # DeepSeek's own name, beside its copy of OpenAI's.
+        read = cached.get("cached_tokens", usage.get("prompt_cache_hit_tokens"))
+        written = cached.get("cache_write_tokens")
+        return priced(model, usage.get("prompt_tokens"), usage.get("completion_tokens"), read, written)
 
 
-def priced(model: ModelSpec, said: Any, answered: Any) -> Usage:
+def priced(model: ModelSpec, said: Any, answered: Any, read: Any = 0, written: Any = 0) -> Usage:
     """Whatever a provider says it counted, as a usage; what is no number counts as nothing. A number that no
-    database holds would fail every commit of its session."""
-    said, answered = (min(n, MOST_TOKENS) if isinstance(n, int) and n > 0 else 0 for n in (said, answered))
-    return Usage(said, answered, (said * model.input_cost + answered * model.output_cost) / 1e6)
+    database holds would fail every commit of its session. `read` and `written`: of the tokens that were said,
+    those that came from the provider's cache, and those that went into it."""
+    said, answered, read, written = map(_count, (said, answered, read, written))
+    read = min(read, said)
+    written = min(written, said - read)
+    of_read, of_written = (
+        model.input_cost if cost is None else cost for cost in (model.cache_read_cost, model.cache_write_cost)
+    )
+    cost = (said - read - written) * model.input_cost + read * of_read + written * of_written
+    return Usage(said, answered, (cost + answered * model.output_cost) / 1e6)
+
+
+def _count(number: Any) -> int:
+    return min(number, MOST_TOKENS) if isinstance(number, int) and number > 0 else 0

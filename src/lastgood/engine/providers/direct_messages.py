@@ -141,9 +141,9 @@ def to_answer(response: ModelResponse, model: ModelSpec) -> ModelAnswer:
     )
     message = Message(Role.ASSISTANT, said, calls, reasoning=_reasoning(response, model.ref))
     used = response.usage
-    return ModelAnswer(
-        message, priced(model, used.input_tokens, used.output_tokens), response.finish_reason == "length"
-    )
+    cached = used.cache_read_tokens, used.cache_write_tokens
+    usage = priced(model, used.input_tokens, used.output_tokens, *cached)
+    return ModelAnswer(message, usage, response.finish_reason == "length")
 
 
 def _reasoning(response: ModelResponse, ref: str) -> Reasoning | None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from pydantic_ai.native_tools import AbstractNativeTool, CodeExecutionTool, WebSearchTool
 
+from lastgood.errors import ModelError
 from lastgood.model.agents import ModelSpec
 
 _EFFORTS = ("minimal", "low", "medium", "high", "xhigh", "max")
@@ -21,7 +22,7 @@ def own_settings(spec: ModelSpec, profile: Mapping[str, Any]) -> dict[str, Any]:
     settings = _thinking(spec, profile)
     match spec.provider:
         case "anthropic":
-            return settings | _features(spec)
+            return settings | _task_budget(spec, profile) | _features(spec)
         case "amazon-bedrock" if spec.thinking not in (None, 0, "none") and _interleaves(spec):
             fields = settings.get(_BEDROCK_FIELDS, {}) | {"anthropic_beta": [_INTERLEAVED]}
             return settings | {_BEDROCK_FIELDS: fields}
@@ -37,6 +38,14 @@ def _features(spec: ModelSpec) -> dict[str, Any]:
         return {"anthropic_betas": betas or None}
     models = [{"model": str(name)} for name in fallbacks]
     return {"anthropic_betas": [*betas, _SERVER_FALLBACKS], "extra_body": {"fallbacks": models}}
+
+
+def _task_budget(spec: ModelSpec, profile: Mapping[str, Any]) -> dict[str, Any]:
+    if spec.task_budget is None:
+        return {}
+    if not profile.get("anthropic_supports_task_budgets"):
+        raise ModelError(f"{spec.ref} has no task budgets; remove `task_budget`, or use another Claude")
+    return {"anthropic_task_budget": {"type": "tokens", "total": spec.task_budget}}
 
 
 def _interleaves(spec: ModelSpec) -> bool:

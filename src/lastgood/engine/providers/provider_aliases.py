@@ -20,6 +20,7 @@ from lastgood.outside.secrets import Secrets
 
 class Dialect(StrEnum):
     CHAT = "chat"  # OpenAI's chat completions: spoken here
+    RESPONSES = "responses"  # OpenAI's Responses API: spoken here
     DIRECT = "direct"  # a dialect of their own: through pydantic-ai, an extra
 
 
@@ -92,24 +93,33 @@ REFUSED = {
     "chatgpt": "chatgpt needs a ChatGPT sign-in, which is not supported; use openai with OPENAI_API_KEY",
 }
 
+#: OpenAI's models that have no chat completions.
+_RESPONSES_ONLY = re.compile(r"codex-|o\d\S*-(?:pro|deep-research)|gpt-\d\S*-(?:codex|pro)\b")
+
 OLLAMA_HOST = "OLLAMA_HOST"
 _VARIABLE = re.compile(r"\$\{(?:env\.)?([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
 def alias_of(model: ModelSpec) -> ProviderAlias | None:
     """How to reach this model; None if its provider is unknown and it has no base_url."""
-    known = ALIASES.get(model.provider)
-    if model.options.get("api_type"):
-        # An api_type names one of OpenAI's APIs. Of the two, only chat completions are supported.
-        known = replace(known, dialect=Dialect.CHAT) if known else None
+    known, dialect = ALIASES.get(model.provider), _openai_dialect(model)
     if known is None:
-        return _at(model.base_url) if model.base_url else None
-    return known
+        return _at(model.base_url, dialect or Dialect.CHAT) if model.base_url else None
+    return replace(known, dialect=dialect) if dialect else known
+
+
+def _openai_dialect(model: ModelSpec) -> Dialect | None:
+    """None: the provider's own."""
+    api = model.options.get("api_type")
+    if api:
+        return Dialect.RESPONSES if api == "openai_responses" else Dialect.CHAT
+    has_no_chat = model.provider in ("openai", "azure") and _RESPONSES_ONLY.match(model.model)
+    return Dialect.RESPONSES if has_no_chat else None
 
 
 @lru_cache
-def _at(base_url: str) -> ProviderAlias:
-    return ProviderAlias(base_url)
+def _at(base_url: str, dialect: Dialect) -> ProviderAlias:
+    return ProviderAlias(base_url, dialect=dialect)
 
 
 def key_names(model: ModelSpec) -> tuple[str, ...]:
@@ -170,7 +180,7 @@ def _replaced(text: str, read: Callable[[str], str | None]) -> str:
 
 
 def chat_url(model: ModelSpec, secrets: Secrets) -> str:
-    """Where its chat completions are."""
+    """Where its chat completions are, or its responses."""
     alias = alias_of(model)
     base = model.base_url or (alias.base_url if alias else None)
     if model.provider == "ollama" and not model.base_url and secrets.has(OLLAMA_HOST):
@@ -180,9 +190,17 @@ def chat_url(model: ModelSpec, secrets: Secrets) -> str:
     base = expand(base, secrets).rstrip("/")
     path = _checked(base, model).path
     version = quote(str(model.options.get("api_version") or ""), safe="")
+    is_chat = alias is None or alias.dialect is not Dialect.RESPONSES
     if model.provider == "azure" and not path:
-        base += f"/openai/deployments/{quote(model.model, safe='')}" if version else "/openai/v1"
-    return f"{base}/chat/completions" + (f"?api-version={version}" if version else "")
+        by_name = version and is_chat
+        base += f"/openai/deployments/{quote(model.model, safe='')}" if by_name else "/openai/v1"
+    place = "chat/completions" if is_chat else "responses"
+    return f"{base}/{place}" + (f"?api-version={version}" if version else "")
+
+
+def base_of(url: str) -> str:
+    """Where the API is that this place belongs to."""
+    return url.partition("?")[0].removesuffix("/chat/completions").removesuffix("/responses")
 
 
 def _checked(base: str, model: ModelSpec) -> SplitResult:

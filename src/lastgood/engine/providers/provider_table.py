@@ -58,7 +58,7 @@ class ProviderTable:
         alias = alias_of(model)
         if alias is None:
             raise ModelUnknown(self._unknown(model))
-        if alias.dialect is Dialect.CHAT:
+        if alias.dialect is not Dialect.DIRECT:
             return self._chat_completions()
         if not _has_extra():
             raise ModelUnknown(f"{model.provider} needs a package that is not installed; run {EXTRA}")
@@ -80,7 +80,7 @@ class ProviderTable:
     def context_size(self, model: ModelSpec) -> int:
         alias = alias_of(model)
         is_fixed = model.ref in self._fixed or model.provider in self._fixed
-        if is_fixed or alias is None or alias.dialect is not Dialect.CHAT:
+        if is_fixed or alias is None or alias.dialect is Dialect.DIRECT:
             return model.context_size or 0
         return self._sizes.size(model)
 

@@ -31,6 +31,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from lastgood.engine.providers.completion_builder import priced
 from lastgood.engine.providers.model_references import why_offline
 from lastgood.engine.providers.provider import Chunk, ChunkKind, ModelAnswer, ModelCall
 from lastgood.errors import ModelError
@@ -144,7 +145,7 @@ class Scripted:
             yield Chunk(word)
         if fails is not None:
             raise ModelError("scripted model: failed after the answer, as directed")
-        yield ModelAnswer(message, _usage(call.messages, message), cut_short)
+        yield ModelAnswer(message, _usage(call, message), cut_short)
 
 
 def _should_explain(script: _Script, call: ModelCall) -> bool:
@@ -195,8 +196,9 @@ def _limited(message: Message, call: ModelCall) -> tuple[Message, bool]:
     return (message if text == message.content else replace(message, content=text)), cut_short
 
 
-def _usage(messages: Sequence[Message], answer: Message) -> Usage:
-    return Usage(sum(len(message.content) for message in messages) // 4 + 1, _tokens(answer.content))
+def _usage(call: ModelCall, answer: Message) -> Usage:
+    said = sum(len(message.content) for message in call.messages) // 4 + 1
+    return priced(call.model, said, _tokens(answer.content))
 
 
 def _tokens(text: str) -> int:

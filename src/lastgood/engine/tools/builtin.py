@@ -60,12 +60,14 @@ def live_toolsets(
     """Those whose tools are listed before every model call. Making them starts nothing."""
     from lastgood.engine.mcp.mcp_toolset import McpToolset
     from lastgood.engine.skills.skill_toolset import SkillToolset
+    from lastgood.engine.tools.a2a_toolset import A2aToolset
     from lastgood.engine.tools.background_jobs import JobToolset
     from lastgood.engine.tools.openapi_toolset import OpenApiToolset
     from lastgood.outside.network import SYSTEM
 
     network, known = network or SYSTEM, Environment(environment, secrets)
     return {
+        "a2a": A2aToolset(known, network),
         "background_jobs": JobToolset(known),
         "mcp": McpToolset(known, network),
         "openapi": OpenApiToolset(known, network),

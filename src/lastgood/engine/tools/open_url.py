@@ -9,13 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from urllib.parse import urlsplit
 
+from lastgood.core.command_prompts import NOT_PAGES
 from lastgood.engine.tools.command_environment import Environment
 from lastgood.engine.tools.tool import NeedsInput, Tool, ToolFailed, ToolUse
 from lastgood.model.agents import Effect, OnUnknown, ToolsetSpec
 from lastgood.model.answers import AnswerAction
-
-#: They would run in the page that shows them, or open a file of the user's machine.
-_REFUSED = frozenset({"javascript", "data", "vbscript", "blob", "file"})
 
 
 def open_url_toolset(spec: ToolsetSpec, environment: Environment) -> Sequence[Tool]:
@@ -49,7 +47,7 @@ def _check(url: str) -> None:
         scheme = urlsplit(url).scheme
     except ValueError:
         scheme = ""
-    if not scheme or scheme in _REFUSED or "$" in url or any(letter <= " " for letter in url):
+    if not scheme or scheme in NOT_PAGES or "$" in url or any(letter <= " " for letter in url):
         raise ToolFailed(
             f"{url!r} cannot be opened: it must be an address with a scheme such as https, and a file from a "
             "URL gets no variables; change it in the agent file"

@@ -6,11 +6,9 @@ last version serves.
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -22,6 +20,7 @@ from lastgood.engine.tools.arguments import checked
 from lastgood.engine.tools.cancellation import in_thread
 from lastgood.engine.tools.command_environment import Environment
 from lastgood.engine.tools.http_call import HttpCaller, effects_of
+from lastgood.engine.tools.kept_documents import KeptDocuments
 from lastgood.engine.tools.program_tools import LiveProgram, Offer, SessionPlace
 from lastgood.engine.tools.tool import Tool, ToolFailed, ToolUse
 from lastgood.model.agents import ToolsetSpec
@@ -30,9 +29,6 @@ from lastgood.outside.network import EgressError, Network, fetch
 DOCUMENT_BYTES = 10 * 1024 * 1024
 #: Of a document in YAML, which takes far longer to read.
 YAML_BYTES = 2 * 1024 * 1024
-FRESH_SECONDS = 600.0
-RETRY_SECONDS = 60.0
-_MOST_DOCUMENTS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,38 +39,18 @@ class ApiDocument:
     problem: str = ""
 
 
-@dataclass(slots=True)
-class _Kept:
-    document: ApiDocument = ApiDocument()
-    asked_at: float | None = None
-    asking: asyncio.Lock = field(default_factory=asyncio.Lock)
-
-
 class OpenApiToolset:
     def __init__(
         self, environment: Environment, network: Network, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._environment, self._network, self._clock = environment, network, clock
-        self._kept: OrderedDict[bytes, _Kept] = OrderedDict()
+        self._environment, self._network = environment, network
+        self._documents = KeptDocuments(ApiDocument(), clock)
 
     def program(self, spec: ToolsetSpec, place: SessionPlace) -> LiveProgram:
         return _Api(self, HttpCaller(spec, self._environment, self._network))
 
     async def document(self, caller: HttpCaller) -> ApiDocument:
-        """Of all sessions whose files ask for it in the same way."""
-        spec = caller.spec
-        said = [spec.trusted, dict(spec.options)]
-        key = orjson.dumps(said, option=orjson.OPT_SORT_KEYS)
-        kept = self._kept.setdefault(key, _Kept())
-        self._kept.move_to_end(key)
-        while len(self._kept) > _MOST_DOCUMENTS:
-            self._kept.popitem(last=False)
-        async with kept.asking:
-            age = None if kept.asked_at is None else self._clock() - kept.asked_at
-            if age is None or age >= (RETRY_SECONDS if kept.document.problem else FRESH_SECONDS):
-                kept.document = await self._ask(caller, kept.document)
-                kept.asked_at = self._clock()
-        return kept.document
+        return await self._documents.get(caller.spec, partial(self._ask, caller))
 
     async def _ask(self, caller: HttpCaller, before: ApiDocument) -> ApiDocument:
         scrub = self._environment.secrets.scrub

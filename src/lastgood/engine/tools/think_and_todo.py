@@ -6,8 +6,9 @@ turn that failed has no trace in them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import orjson
@@ -16,12 +17,14 @@ from lastgood.core.todo import (
     CREATE,
     CREATE_ONE,
     LIST,
+    MOST_SHARED_CHARACTERS,
     UPDATE,
     Status,
     TodoRefused,
     TodoResult,
     Todos,
     apply,
+    shared_todos_of,
     todos_of,
 )
 from lastgood.engine.tools.tool import Tool, ToolFailed, ToolUse
@@ -56,6 +59,7 @@ _UPDATE = {
 
 
 def todo_toolset(spec: ToolsetSpec) -> Sequence[Tool]:
+    _todo_tool = partial(_todo_tool_of, bool(spec.options.get("shared")))
     return [
         _todo_tool(
             CREATE_ONE,
@@ -81,14 +85,24 @@ def todo_toolset(spec: ToolsetSpec) -> Sequence[Tool]:
     ]
 
 
-def _todo_tool(name: str, about: str, **properties: dict[str, Any]) -> Tool:
+def _todo_tool_of(is_shared: bool, name: str, about: str, **properties: dict[str, Any]) -> Tool:
     async def run(use: ToolUse) -> str:
-        done = apply(todos_of(use.messages), name, use.arguments)
+        if not is_shared:
+            todos = todos_of(use.messages)
+        elif any(len(text) > MOST_SHARED_CHARACTERS for text in _descriptions(use.arguments)):
+            raise ToolFailed(f"a description has more than {MOST_SHARED_CHARACTERS:,} characters; shorten it")
+        else:
+            todos = shared_todos_of(use.messages, use.shared_todos)
+        done = apply(todos, name, use.arguments)
         if isinstance(done, TodoRefused):
             raise ToolFailed(done.reason)
         return _result_json(name, done)
 
     return Tool(name, about, _schema(**properties), run, on_unknown=OnUnknown.REPEAT, effect=Effect.SAFE)
+
+
+def _descriptions(arguments: Mapping[str, Any]) -> list[str]:
+    return [*arguments.get("descriptions", ()), *filter(None, [arguments.get("description")])]
 
 
 def _result_json(name: str, done: TodoResult) -> str:

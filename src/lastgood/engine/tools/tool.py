@@ -9,6 +9,7 @@ from typing import Any
 
 import orjson
 
+from lastgood.core.todo import NOTHING, Todos
 from lastgood.model.agents import Effect, OnUnknown, ToolsetSpec
 from lastgood.model.answers import Answer
 from lastgood.model.ids import AttemptId, SessionId, TurnId
@@ -41,6 +42,8 @@ class ToolUse:
     program_tools: frozenset[str] = frozenset()
     #: What the agent keeps beyond its sessions.
     notes: Notes | None = None
+    #: The to-do list that agents share, before this conversation began.
+    shared_todos: Todos = NOTHING
 
 
 @dataclass(frozen=True, slots=True)

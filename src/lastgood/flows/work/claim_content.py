@@ -176,13 +176,15 @@ def work_dir_json(decision: ResumeDecision) -> dict[str, Any]:
 
 
 def agent_json(agent: AgentSpec, session: Session, ceiling: Safety, model: str | None) -> dict[str, Any]:
-    """`model`: an override; None: the CLI chooses. The model of the agent's file is one of this server's."""
+    """`model`: an override; None: the harness of the file or the CLI chooses. The agent's own model is one of
+    this server's."""
     mode, rules = runtime_rules(agent, ceiling, session.rules)
     return {
         "name": agent.name,
         "instruction": agent.instruction,
         "digest": agent.digest,
-        "model": model and (model.partition("/")[2] or model),
+        "model": model.partition("/")[2] or model if model else agent.harness_model,
+        "effort": agent.harness_effort,
         "permissions": {
             "mode": mode.value,
             "allow": list(rules.allow),

@@ -52,7 +52,8 @@ def _member(agent: AgentSpec) -> dict[str, Any]:
 def _command(command: AgentCommand) -> dict[str, str]:
     """With its prompt: docker-agent's clients replace `/name` by it before they send a message."""
     agent = {"agent": command.agent} if command.agent else {}
-    return {"description": command.description, "instruction": command.instruction, **agent}
+    url = {"url": command.url} if command.url else {}
+    return {"description": command.description, "instruction": command.instruction, **agent, **url}
 
 
 def _toolset(toolset: ToolsetSpec) -> dict[str, str]:

@@ -119,6 +119,8 @@ class ClaudeKind:
             arguments += [_ONLY_THESE_SERVERS, f"--mcp-config={servers}"]
         if job.model:
             arguments.append(f"--model={job.model}")
+        if job.effort:
+            arguments.append(f"--effort={job.effort}")
         if job.native_session:
             arguments.append(f"--resume={job.native_session}")
         return arguments

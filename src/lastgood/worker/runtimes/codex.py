@@ -184,8 +184,8 @@ class _Conversation:
             # would then break what was allowed, and only on machines where codex can set one up.
             "sandbox": "danger-full-access",
         }
-        if self._job.mcp_servers:
-            settings["config"] = codex_config(self._job)
+        if config := codex_config(self._job):
+            settings["config"] = config
         if self._job.instruction:
             settings["developerInstructions"] = self._job.instruction
         if self._job.model:

@@ -170,6 +170,7 @@ def _job_line(job: Job) -> dict[str, Any]:
         "disclosures": list(job.disclosures),
         "instruction": job.instruction,
         "model": job.model,
+        "effort": job.effort,
     }
 
 

@@ -53,7 +53,12 @@ def codex_config(job: Job) -> dict[str, Any]:
     Codex would decide by itself about tools that call themselves read-only.
     """
     free = restricts_nothing(job.permissions)
-    return {"mcp_servers": {one.name: _codex(one, free) for one in job.mcp_servers}}
+    config: dict[str, Any] = {}
+    if job.mcp_servers:
+        config["mcp_servers"] = {one.name: _codex(one, free) for one in job.mcp_servers}
+    if job.effort:
+        config["model_reasoning_effort"] = job.effort
+    return config
 
 
 def _codex(server: JobMcpServer, free: bool) -> dict[str, Any]:
