@@ -51,9 +51,11 @@ class Tool:
     run: Callable[[ToolUse], Awaitable[str]]
     on_unknown: OnUnknown = OnUnknown.FAIL
     effect: Effect = Effect.UNKNOWN
+    #: What it does, where that is not in the agent file: an approval is for this.
+    definition: str = ""
 
     def as_json(self) -> dict[str, Any]:
-        """A copy of its own forevery caller: what a provider does to it stays there."""
+        """A copy of its own for every caller: what a provider does to it stays there."""
         function = {"name": self.name, "description": self.description, "parameters": self.parameters}
         copied: dict[str, Any] = orjson.loads(orjson.dumps({"type": "function", "function": function}))
         return copied
