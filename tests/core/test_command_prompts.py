@@ -47,3 +47,10 @@ def test_expressions_that_stay_as_they_are_written_are_named(text: str, unknown:
 def test_an_instruction_says_whether_it_needs_the_environment() -> None:
     assert uses_environment("${env.NAME}")
     assert not uses_environment("${args}")
+
+
+@pytest.mark.parametrize("piece", ["${", "${ env", "${args ", "!a(", "${a(", "${args||'"])
+def test_I40_a_text_of_half_expressions_is_read_once(piece: str) -> None:
+    text = piece * (400_000 // len(piece))
+    list(unknown_expressions(text))
+    assert command_prompt(text, "typed", {}).startswith(piece.strip())

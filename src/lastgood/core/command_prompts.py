@@ -20,7 +20,9 @@ _EXPRESSION = re.compile(
 )
 _ARGUMENTS = re.compile(r"\$\{\s*args\b")
 #: What docker-agent evaluates: tools that are called, and other expressions of the environment or arguments.
-_EVALUATED = re.compile(r"\$\{[^}]*(?:\benv\.|\bargs\b|\w\()[^}]*\}?(?:\)\})?|(?<!\w)!\w+\([^)]*\)?")
+#: Possessive: a text of nothing but `${` is read once.
+_EVALUATED = re.compile(r"\$\{[^}]*+\}?(?:\)\})?|(?<!\w)!\w++\([^)]*+\)?")
+_USED = re.compile(r"\benv\.|\bargs\b|\w\(")
 _WORD = re.compile(r"""(?:"[^"]*"?|'[^']*'?|[^\s"'])+""")
 _QUOTES = re.compile(r"[\"']")
 
@@ -43,7 +45,8 @@ def command_prompt(instruction: str, typed: str, environment: Mapping[str, str])
 def unknown_expressions(text: str) -> Iterator[str]:
     """Expressions that docker-agent evaluates and this module does not."""
     for found in _EVALUATED.finditer(_EXPRESSION.sub("", text)):
-        yield found[0]
+        if _USED.search(found[0]):
+            yield found[0]
 
 
 def uses_environment(text: str) -> bool:

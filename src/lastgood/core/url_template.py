@@ -1,7 +1,7 @@
 """Decides the URL of a call from an endpoint with `${NAME}` in it.
 
 Values are encoded, so that none of them changes anything but its own place. The host is the file's: a name in
-it is refused when the file is read, and when a variable holds the host. Encoding does not change `.` and `..`, so
+it is refused when the file is read, and when a variable holds the host. Encoding does not change `.` and `..`:
 a path that has them is refused.
 """
 
@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
-#: `${name}` or `${encodeURIComponent(name)}`, which says what is done anyway. Possessive: a long row of spaces
+#: `${name}` or `${encodeURIComponent(name)}`, which says what is done anyway. A long row of spaces
 #: is read once.
 _NAME = re.compile(r"\$\{\s*+(?:encodeURIComponent\(\s*+)?([A-Za-z_][\w-]*+)\s*+(?:\)\s*+)?\}")
 _ENVIRONMENT = re.compile(r"\$\{env\.[A-Za-z_]\w*\}")
