@@ -1,8 +1,8 @@
 """Decides the URL of a call from an endpoint with `${NAME}` in it.
 
 Values are encoded, so that none of them changes anything but its own place. The host is the file's: a name in
-it is refused when the file is read, and when a variable holds the host. Encoding does not change `.` and `..`:
-a path that has them is refused.
+it is refused when the file is read, and when a variable holds the host. `.` and `..` cannot be encoded: a
+path that has them is refused.
 """
 
 from __future__ import annotations

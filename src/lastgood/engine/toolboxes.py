@@ -240,6 +240,10 @@ class Toolboxes:
             if not self._in_use[session]:
                 del self._in_use[session]
 
+    def idle_sessions(self) -> Sequence[SessionId]:
+        """Those with programs that no turn uses now."""
+        return [one for one, box in self._kept.items() if box.has_programs and one not in self._in_use]
+
     def _put_away(self, toolbox: Toolbox | None) -> None:
         if toolbox is not None and toolbox.has_programs:
             closing = asyncio.create_task(toolbox.close())

@@ -104,6 +104,10 @@ class Engine(Protocol):
 
     async def title(self, agent: AgentSpec, messages: Sequence[Message]) -> str | None: ...
 
+    def idle_sessions(self) -> Sequence[SessionId]:
+        """Those for which programs are kept, and no turn runs here now."""
+        ...
+
     async def forget(self, session: SessionId) -> None:
         """Frees what was built for a session that was deleted."""
         ...

@@ -27,7 +27,7 @@ from lastgood.model.agents import Effect, OnUnknown, ToolsetSpec
 from lastgood.model.notes import Note, NoteAdded
 from lastgood.ports.notes import Notes
 
-#: Of the memories of a result. It is stored whole with every call, and most of more would be cut from a prompt.
+#: Of the memories of a result. It is stored whole with every call, and a prompt would have only a part of it.
 LISTED_CHARACTERS = 80_000
 #: What a memory has in a result beside its text.
 _AROUND = 100

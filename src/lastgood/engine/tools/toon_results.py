@@ -1,5 +1,4 @@
-"""Results of tools as TOON: what is a JSON object or array is written anew if that makes it shorter. Any other
-text stays."""
+"""Results of tools as TOON: JSON objects and arrays are written anew if that makes them shorter."""
 
 from __future__ import annotations
 
