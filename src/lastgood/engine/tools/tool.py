@@ -102,7 +102,7 @@ class ForkRequested(Exception):
     """The result of this call is the answer of the same agent to `prompt` alone, apart from the conversation.
 
     `allowed_tools`: globs over the names of its tools; none: all of them. `toolsets`: names of the file's
-    toolsets that it has beside them.
+    toolsets that it has beside them. `is_trusted`: the model itself cannot have written it.
     """
 
     def __init__(
@@ -113,9 +113,10 @@ class ForkRequested(Exception):
         model: str = "",
         allowed_tools: Sequence[str] = (),
         toolsets: Sequence[str] = (),
+        is_trusted: bool = True,
     ) -> None:
         super().__init__(skill)
-        self.skill, self.prompt, self.model = skill, prompt, model
+        self.skill, self.prompt, self.model, self.is_trusted = skill, prompt, model, is_trusted
         self.allowed_tools, self.toolsets = tuple(allowed_tools), tuple(toolsets)
 
 
