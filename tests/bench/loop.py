@@ -166,6 +166,7 @@ class BenchWork:
     earlier: tuple[Message, ...] = ()
     options: CallOptions = CallOptions()
     opens_session: bool = False
+    has_chosen_model: bool = False
     is_followup: bool = False
     waited_at: str | None = None
     notes: Notes | None = None

@@ -439,3 +439,15 @@ async def test_only_unused_sessions_are_deleted_for_their_age(store: Store) -> N
     assert not await store.delete_session(TENANT, starred.id, unused_since=later)
     assert await store.delete_session(TENANT, unused.id, unused_since=later)
     assert await store.get_session(TENANT, unused.id) is None
+
+
+async def test_sessions_that_exist_are_told_from_deleted_ones_of_any_tenant(store: Store) -> None:
+    one, other, deleted = (
+        await builders.session(store),
+        await builders.session(store, STRANGER),
+        await builders.session(store),
+    )
+    await store.delete_session(TENANT, deleted.id)
+    ids = (one.id, other.id, deleted.id, SessionId("never"))
+    assert await store.existing_sessions(ids) == {one.id, other.id}
+    assert await store.existing_sessions(()) == frozenset()

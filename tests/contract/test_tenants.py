@@ -147,6 +147,7 @@ CALLS: dict[str, Call] = {
 WITHOUT = {
     "create_session",
     "import_session",
+    "existing_sessions",
     "walk_sessions",
     "waiting_queues",
     "list_sessions",

@@ -1,6 +1,6 @@
 """What a conversation knows of the jobs that it started."""
 
-from lastgood.core.background_jobs import STARTED, started_jobs
+from lastgood.core.background_jobs import STARTED, job_id, started_jobs
 from lastgood.model.messages import ToolCall, assistant, tool_result, user
 
 
@@ -22,3 +22,15 @@ def test_jobs_are_known_by_the_results_of_the_calls_that_started_them() -> None:
         tool_result("e", "error: too many"),
     )
     assert started_jobs(messages) == {"job_1": "make all", "job_2": "", "job_3": ""}
+
+
+def test_I33_the_same_call_with_the_same_command_is_the_same_job_and_no_other_is() -> None:
+    known = job_id("t:1:c", "make", ".")
+    assert job_id("t:1:c", "make", ".") == known
+    others = [
+        ("t:1:d", "make", "."),
+        ("t:1:c", "make all", "."),
+        ("t:1:c", "make", "x"),
+        ("t:1:cm", "ake", "."),
+    ]
+    assert len({known, *(job_id(*other) for other in others)}) == 5

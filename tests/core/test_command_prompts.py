@@ -79,3 +79,10 @@ def test_a_page_has_the_session_where_its_url_says_so() -> None:
 def test_what_is_no_page_is_not_shown(url: str, why: str | None) -> None:
     said = why_no_page(url)
     assert said is None if why is None else why in (said or "")
+
+
+@pytest.mark.parametrize("piece", ["${", "${ env", "${args ", "!a(", "${a(", "${args||'"])
+def test_I40_a_text_of_half_expressions_is_read_once(piece: str) -> None:
+    text = piece * (400_000 // len(piece))
+    list(unknown_expressions(text))
+    assert command_prompt(text, "typed", {}).startswith(piece.strip())

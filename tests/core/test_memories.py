@@ -5,9 +5,12 @@ import pytest
 from lastgood.core.memories import (
     CATEGORY_CHARACTERS,
     MEMORY_CHARACTERS,
+    QUERY_CHARACTERS,
     Memory,
+    is_memory_id,
     memory_id,
     search,
+    why_not_searched,
     why_not_stored,
 )
 
@@ -62,3 +65,16 @@ def test_I40_a_memory_that_cannot_be_stored_says_why(text: str, category: str, w
 
 def test_I40_a_memory_of_the_largest_size_can_be_stored() -> None:
     assert why_not_stored("x" * MEMORY_CHARACTERS, "y" * CATEGORY_CHARACTERS) is None
+
+
+def test_I40_a_search_looks_for_so_many_words_and_for_each_of_them_once() -> None:
+    assert why_not_searched("x" * QUERY_CHARACTERS) is None
+    assert "`query` has 1,001 characters" in (why_not_searched("x" * (QUERY_CHARACTERS + 1)) or "")
+    large = [Memory(str(number), "a " * 4096) for number in range(1000)]
+    assert len(search(large, "a " * 500, "")) == 1000
+
+
+def test_only_an_id_of_ours_is_looked_up() -> None:
+    assert is_memory_id(memory_id("t:1:c", "text", "fact"))
+    for other in ("", "mem_\x00", "mem_0123456789abcdef\n", "mem_0123456789ABCDEF", "x" * 10_000):
+        assert not is_memory_id(other)

@@ -1,14 +1,24 @@
 """Which tools a document describes, and the request of a call."""
 
 import json
+from datetime import date
 from typing import Any
 
+import orjson
 import pytest
 
 from lastgood.core import openapi
-from lastgood.core.openapi import Operation, base_url, operations_of, request_of, same_host, schema_of
+from lastgood.core.openapi import Operation, base_url, operations_of, request_of, same_host
+from lastgood.core.openapi_schemas import MOST_OF_TOOL, MOST_OF_TOOLS, Reading
+from lastgood.core.openapi_schemas import schema_of as schema_in
 
 WHERE = "https://docs.example.com/v1/openapi.json"
+
+
+def schema_of(document: dict[str, Any], node: Any) -> dict[str, Any]:
+    reading = Reading(document)
+    with reading.of_tool(12):
+        return schema_in(reading, node)
 
 
 def operation(path: str = "/pets", method: str = "get", **fields: Any) -> Operation:
@@ -141,7 +151,7 @@ def test_I40_a_schema_that_contains_itself_ends() -> None:
     }
     about = schema_of(document, {"type": "string", "description": "d" * 5000})["description"]
     assert len(about) == 1024
-    assert schema_of(document, {"type": 7, "items": 8, "properties": 9}) == {"items": 8, "properties": 9}
+    assert schema_of(document, {"type": 7, "items": 8, "properties": 9, "minimum": "x", "required": 1}) == {}
 
 
 def test_no_value_of_a_request_leaves_its_place() -> None:
@@ -162,8 +172,8 @@ def test_no_value_of_a_request_leaves_its_place() -> None:
     )
     assert asked.url == "https://a.example/v1/pets/..%2Fx%3Fy%23z?tag=a%26b&tag=c"
     assert json.loads(asked.body or b"") == {"name": "N"}
-    asked = request_of(made, "https://a.example", {"n": 7})
-    assert (asked.url, asked.body) == ("https://a.example/pets/?n=7", None)
+    asked = request_of(made, "https://a.example", {"id": 5, "n": 7})
+    assert (asked.url, asked.body) == ("https://a.example/pets/5?n=7", None)
 
 
 def test_a_body_that_is_no_object_is_one_argument() -> None:
@@ -186,3 +196,68 @@ def test_a_body_that_is_no_object_is_one_argument() -> None:
 def test_of_all_of_both_lists_of_required_fields_count() -> None:
     part = {"required": ["a"], "properties": {"a": {}}}
     assert schema_of({}, {"allOf": [part], "required": ["b"]})["required"] == ["a", "b"]
+
+
+@pytest.mark.parametrize("value", ["..", ".", "", None])
+def test_a_value_in_a_path_leads_to_no_other_path(value: str | None) -> None:
+    made = operation("/pets/{id}/toys", "delete", parameters=[{"name": "id", "in": "path"}])
+    with pytest.raises(ValueError, match=r"path|empty"):
+        request_of(made, "https://a.example/v1", {"id": value})
+    assert request_of(made, "https://a.example", {"id": "..."}).url == "https://a.example/pets/.../toys"
+
+
+def many(levels: int, make: Any) -> dict[str, Any]:
+    """A document in which each schema refers to the next one several times."""
+    schemas = {f"S{at}": make({"$ref": f"#/components/schemas/S{at + 1}"}) for at in range(levels)}
+    body = {"content": {"application/json": {"schema": {"$ref": "#/components/schemas/S0"}}}}
+    post = {"operationId": "bomb", "requestBody": body}
+    paths = {"/a": {"post": post}, "/b": {"get": {"operationId": "small"}}}
+    return {"paths": paths, "components": {"schemas": {**schemas, f"S{levels}": {"type": "string"}}}}
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda ref: {"type": "object", "properties": {f"p{number}": ref for number in range(9)}},
+        lambda ref: {"allOf": [ref] * 9},
+        lambda ref: {"enum": ["x" * 90_000], "items": ref},
+    ],
+)
+def test_I40_a_few_lines_that_describe_very_much_are_read_in_part_or_left_out(make: Any) -> None:
+    made, surplus = operations_of(many(11, make))
+    assert len(made) + surplus == 2
+    assert made[-1].tool == "small"
+    assert all(len(json.dumps(one.parameters)) <= MOST_OF_TOOL for one in made)
+
+
+def test_I40_all_tools_of_a_document_are_of_a_limited_size() -> None:
+    body = {"content": {"application/json": {"schema": {"enum": ["x" * 40_000]}}}}
+    paths: dict[str, Any] = {f"/{number}": {"post": {"requestBody": body}} for number in range(100)}
+    made, surplus = operations_of({"paths": paths})
+    assert len(made) + surplus == 100
+    assert len(made) >= 20
+    assert sum(len(json.dumps(one.parameters)) for one in made) <= MOST_OF_TOOLS
+
+
+def test_I8_what_json_does_not_have_is_in_no_tool() -> None:
+    odd: list[Any] = [date(2026, 1, 1), b"x", {3: {4}}, 2**70, float("nan"), "\ud800", (1,), True, 7, "x"]
+    schema = {"enum": odd, "default": odd, "minimum": 2**70, "format": "\ud800", "type": ["string", 8]}
+    described = {"summary": "\ud800", "requestBody": {"content": {"application/json": {"schema": schema}}}}
+    [made], _ = operations_of({"paths": {"/a": {"post": described}, "/\ud800": {"get": {}}}})
+    kept = json.loads(orjson.dumps(made.parameters))["properties"]["body"]
+    plain = [None, None, {"3": None}, None, None, None, None, True, 7, "x"]
+    assert kept == {"enum": plain, "default": plain}
+    assert (made.tool, made.about) == ("post__a", "POST /a")
+
+
+def test_I40_a_value_that_contains_one_value_very_often_is_never_written_out() -> None:
+    nested: Any = "end"
+    for _ in range(40):
+        nested = [nested, nested]
+    made = operation("/a", "post", operationId=nested, summary=nested)
+    assert (made.tool, made.about) == ("post__a", "POST /a")
+    variables = {"x": {"default": nested}}
+    assert base_url({"servers": [{"url": "https://a{x}", "variables": variables}]}, WHERE) == "https://a"
+    long = {"x": {"default": "x" * 5000}}
+    with pytest.raises(ValueError, match="too long"):
+        base_url({"servers": [{"url": "https://{x}", "variables": long}]}, WHERE)

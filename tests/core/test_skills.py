@@ -5,6 +5,8 @@ import pytest
 from lastgood.core.skills import (
     COMMANDS_NOT_RUN,
     MOST_DESCRIPTION_CHARACTERS,
+    MOST_LIST_CHARACTERS,
+    MOST_PATH_CHARACTERS,
     ListedSkill,
     SkillHeader,
     about_skills,
@@ -120,3 +122,15 @@ def test_the_prompt_lists_skills_and_says_how_to_use_those_that_there_are() -> N
     assert "read_skill_file" in text
     assert about_skills([], ["Some are missing."]) == "Some are missing."
     assert about_skills([], ()) == ""
+
+
+def test_I40_the_list_in_every_prompt_is_limited() -> None:
+    files = tuple("f" * (MOST_PATH_CHARACTERS - 3) + f"{number:03}" for number in range(50))
+    skills = [ListedSkill(SkillHeader(f"s{number:03}", "d" * 1024), files) for number in range(200)]
+    text = about_skills(skills, ["A site is down."])
+    assert len(text) < MOST_LIST_CHARACTERS + 1000
+    assert text.endswith(" more skills are not listed here]\nA site is down.")
+    listed = text.count("\n- s")
+    assert f"[{200 - listed} more skills" in text
+    assert is_skill_file("a" * MOST_PATH_CHARACTERS)
+    assert not is_skill_file("a" * (MOST_PATH_CHARACTERS + 1))

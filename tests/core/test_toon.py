@@ -1,10 +1,12 @@
 """JSON as TOON, and the tools that a file's patterns are for."""
 
+import json
+import tracemalloc
 from typing import Any
 
 import pytest
 
-from lastgood.core.toon import globs_of, to_toon, why_not_patterns
+from lastgood.core.toon import globs_of, shorter_as_toon, to_toon, why_not_patterns
 
 CASES: list[tuple[Any, str]] = [
     (
@@ -77,3 +79,17 @@ def test_I40_patterns_that_may_take_for_ever_are_refused() -> None:
     assert why_not_patterns(".*,list_.*|^a-b$") is None
     for wrong in ("(a+)+", "[ab]", "a*", "a{2}", "a\\d"):
         assert wrong in (why_not_patterns(f"fine,{wrong}") or "")
+
+
+def test_I40_a_text_that_would_be_longer_is_not_built() -> None:
+    deep: Any = [{"a": 1}, [1]] * 20_000
+    for _ in range(150):
+        deep = [deep]
+    size = len(json.dumps(deep))
+    tracemalloc.start()
+    assert shorter_as_toon(deep, size) is None
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 4 * size
+    assert shorter_as_toon({"a": 1}, 4) == "a: 1"
+    assert shorter_as_toon({"a": 1}, 3) is None

@@ -47,3 +47,36 @@ def test_names_and_variables_are_told_apart() -> None:
 def test_I39_the_host_is_the_files(template: str, words: str | None) -> None:
     found = why_not_an_endpoint(template)
     assert found is None if words is None else words in (found or "")
+
+
+@pytest.mark.parametrize(
+    ("template", "arguments"),
+    [
+        ("https://a.example/x/${id}/y", {"id": ".."}),
+        ("https://a.example/x/${id}", {"id": "."}),
+        ("https://a.example/x/${id}${id}", {"id": "."}),
+        ("https://a.example/x/%2e${id}?q=1", {"id": "."}),
+    ],
+)
+def test_a_value_leads_to_no_other_path(template: str, arguments: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match="another path"):
+        filled(template, arguments)
+
+
+def test_dots_are_plain_text_everywhere_else() -> None:
+    assert filled("https://a.example/${id}?q=${q}", {"id": "...", "q": "a/../b"}).endswith(
+        "/...?q=a%2F..%2Fb"
+    )
+
+
+def test_I39_no_argument_continues_a_host_that_a_variable_holds() -> None:
+    """The variable is filled in before."""
+    assert why_not_an_endpoint("${env.BASE}${id}") is None
+    with pytest.raises(ValueError, match="part of the host"):
+        filled("https://a.example${id}", {"id": ".evil.example"})
+    assert filled("https://a.example${id}/x", {}) == "https://a.example/x"
+
+
+def test_I40_a_long_row_of_spaces_is_read_once() -> None:
+    assert names_in(f"${{a{' ' * 300_000}") == frozenset()
+    assert names_in("${ encodeURIComponent( a ) }${ b }") == {"a", "b"}

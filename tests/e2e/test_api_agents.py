@@ -21,6 +21,7 @@ agents:
     model: builtin/scripted
     description: {tag}
     sub_agents: [clerk]
+    toolsets: [{{type: memory}}]
   clerk:
     model: builtin/scripted
     description: Files things
@@ -136,6 +137,18 @@ def test_M1_2_a_session_continues_after_a_relaunch_with_another_query(
             assert api.brief(session)["agent_key"] == key_of(light), (
                 "what it recorded is a person's to change"
             )
+
+
+def test_M1_2_an_agent_remembers_after_a_relaunch_with_another_query(site: Site, tmp_path: Path) -> None:
+    light, dev, other = site.url("?tag=light"), site.url("?tag=dev"), site.url(path="/other.yaml")
+    server = LiveServer(tmp_path, light, options=("--safety", "autonomous"))
+    with server:
+        Api(server).good(Api(server).session(light), '!tool add_memory {"memory": "Likes tea"}\n!say ok')
+        relaunch(server, dev, other)
+        for url, remembers in ((dev, True), (other, False)):
+            turn = Api(server).good(Api(server).session(url), "!tool get_memories {}\n!say ok")
+            [listed] = [one["content"] for one in turn["messages"] if one["role"] == "tool"]
+            assert ("Likes tea" in listed) is remembers
 
 
 def test_M1_3_two_alike_are_refused_by_name_before_and_after_a_restart(site: Site, tmp_path: Path) -> None:

@@ -98,6 +98,16 @@ def test_a_failed_turn_chooses_nothing_and_a_model_that_is_not_listed_is_refused
     assert api.good(session, "!say own")["model"] == SCRIPTED
 
 
+def test_M3_3_a_model_that_a_person_chose_holds_whatever_the_agent_chose(api: Api, model: FakeModel) -> None:
+    model.on("change_model", says("clever words"))
+    session = api.session("picker")
+    api.good(session, '!tool change_model {"model": "clever"}')
+    assert api.turn(session, "!say own", model=SCRIPTED).status == 200
+    turn = api.good(session, '!tool change_model {"model": "clever"}\n!say own')
+    assert turn["messages"][-1]["content"] == "own"
+    assert "unknown tool 'change_model'" in results(turn)[-1]
+
+
 def test_the_plan_of_a_session_is_written_by_one_agent_and_read_by_another(api: Api) -> None:
     session = api.session("plans")
     [nothing] = results(api.good(session, "!tool read_session_plan {}\n!say x"))

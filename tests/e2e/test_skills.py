@@ -275,3 +275,46 @@ def test_a_forked_skill_that_needs_approval_is_asked_about_once_and_its_calls_ke
         [denied] = [one["content"] for one in inner[-1] if one["role"] == "tool"]
         assert "write_file is not allowed" in denied
         assert ("tool", "ok") in api.history(session)
+
+
+def test_a_forked_skill_gives_no_task_to_an_agent_with_other_tools(tmp_path: Path) -> None:
+    written = '!tool write_file {"path": "x", "content": ""}'
+    task = f"!tool transfer_task {json.dumps({'agent': 'clerk', 'task': written})}"
+    skill = {"description": "d", "context": "fork", "instructions": f"{task}\n!say ran"}
+    skills = [
+        {"name": "bound", **skill, "allowed_tools": ["read_*"]},
+        {"name": "wide", **skill, "allowed_tools": ["transfer_*", "read_*"]},
+        {"name": "free", **skill},
+    ]
+    tools = {"model": "builtin/scripted", "toolsets": [{"type": "filesystem"}]}
+    agents = {"root": {**tools, "skills": skills, "sub_agents": ["clerk"]}, "clerk": tools}
+    (tmp_path / "team.yaml").write_text(yaml.safe_dump({"agents": agents}))
+    options = ("--safety", "autonomous", "--working-dir-root", str(tmp_path))
+    with LiveServer(tmp_path, str(tmp_path / "team.yaml"), options=options) as server:
+        api = Api(server)
+        for name, writes in (("bound", False), ("wide", True), ("free", True)):
+            (tmp_path / name).mkdir()
+            session = api.session("team", working_dir=str(tmp_path / name))
+            call = f'!tool run_skill {{"name": "{name}", "task": "go"}}'
+            assert tool_result(api, session, call) == "ran"
+            assert (tmp_path / name / "x").exists() is writes
+
+
+def test_a_skill_of_the_working_directory_chooses_only_from_the_models_of_the_file(tmp_path: Path) -> None:
+    """The model may have written it. Nobody answers for the other model here."""
+    models = {"spare": {"provider": "builtin", "model": "scripted"}}
+    root = {"model": "builtin/scripted", "skills": True}
+    (tmp_path / "local.yaml").write_text(yaml.safe_dump({"models": models, "agents": {"root": root}}))
+    call = '!tool run_skill {"name": "%s", "task": "x"}\n!say done'
+    folders = {"work": tmp_path / "work/.agents/skills", "home": tmp_path / "home/.agents/skills"}
+    for where, folder in folders.items():
+        write_skill(folder, f"dear-{where}", "!say ran", "context: fork", "model: openai/dear")
+        write_skill(folder, f"spare-{where}", "!say ran", "context: fork", "model: spare")
+    env = {"HOME": str(tmp_path / "home"), "OPENAI_API_KEY": "k"}
+    options = ("--safety", "autonomous", "--working-dir-root", str(tmp_path))
+    with LiveServer(tmp_path, str(tmp_path / "local.yaml"), options=options, env=env) as server:
+        api = Api(server)
+        session = api.session("local", working_dir=str(tmp_path / "work"))
+        for name in ("dear-work", "spare-work", "spare-home"):
+            turn = api.good(session, call % name)
+            assert [one["content"] for one in turn["messages"] if one["role"] == "tool"] == ["ran"]

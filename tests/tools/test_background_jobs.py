@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -10,8 +11,15 @@ from typing import Any
 import pytest
 
 from lastgood.engine.tools import background_jobs
-from lastgood.engine.tools.background_jobs import IDLE_SECONDS, KEPT_BYTES, MOST_ENDED, JobToolset
+from lastgood.engine.tools.background_jobs import (
+    IDLE_SECONDS,
+    KEPT_BYTES,
+    MOST_ENDED,
+    JobToolset,
+    SessionJobs,
+)
 from lastgood.engine.tools.command_environment import Environment
+from lastgood.engine.tools.processes import READ_BYTES
 from lastgood.engine.tools.program_tools import LiveProgram, SessionPlace
 from lastgood.engine.tools.tool import ToolFailed, ToolUse
 from lastgood.model.agents import ToolsetSpec
@@ -152,3 +160,64 @@ async def test_a_command_that_cannot_run_says_why(jobs: Jobs, tmp_path: Path) ->
     (tmp_path / "sub").mkdir()
     job = await jobs.start(program, "pwd", cwd="sub")
     assert str(tmp_path / "sub") in await jobs(program, "wait_background_job", job_id=job)
+
+
+async def test_another_command_at_the_same_place_is_another_job(jobs: Jobs, tmp_path: Path) -> None:
+    """A turn that is tried again has the same keys, and the model may ask for something else."""
+    program = jobs.program()
+    first = await jobs.start(program, "sleep 1000", key="t:1:c")
+    second = await jobs.start(program, f"echo x > {tmp_path}/ran; sleep 1000", key="t:1:c")
+    assert first != second
+    await eventually(lambda: (tmp_path / "ran").exists())
+    (tmp_path / "sub").mkdir()
+    assert await jobs.start(program, "sleep 1000", key="t:1:c", cwd="sub") not in (first, second)
+
+
+async def test_a_job_that_is_stopped_as_it_starts_leaves_no_process(jobs: Jobs, tmp_path: Path) -> None:
+    program = jobs.program()
+    assert isinstance(program, SessionJobs)
+    tools = {tool.name: tool for tool in (await program.offer()).tools}
+    line = f"echo $$ > {tmp_path}/pid; trap '' TERM; sleep 1000"
+    text = await tools["run_background_job"].run(jobs.use("t:1:c", {"cmd": line}))
+    [process] = [job.process.process.pid for job in program._jobs.values()]
+    job = text.splitlines()[0].rpartition(" ")[2]
+    assert "(stopped)" in await tools["stop_background_job"].run(jobs.use("t:2:c", {"job_id": job}))
+    assert not is_alive(process)
+
+
+async def test_I40_a_job_that_never_stops_talking_waits_for_its_reader(jobs: Jobs, tmp_path: Path) -> None:
+    program = jobs.program()
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    line = f"yes | head -c {40 * READ_BYTES}; echo; echo last"
+    text = await jobs(program, "wait_background_job", job_id=await jobs.start(program, line))
+    assert text.endswith("last")
+    assert loop.time() - began > 20 * background_jobs.PAUSE_SECONDS
+
+
+async def test_I40_output_that_comes_while_a_job_is_stopped_is_kept(jobs: Jobs) -> None:
+    program = jobs.program()
+    job = await jobs.start(program, "trap 'echo last; exit' TERM; echo first; yes & wait")
+    assert isinstance(program, SessionJobs)
+    [running] = program._jobs.values()
+    await eventually(lambda: running.process.capture.size > READ_BYTES)
+    text = await jobs(program, "stop_background_job", job_id=job)
+    assert "first" in text
+
+
+async def test_I40_a_tenant_keeps_so_much_output_of_ended_jobs(
+    jobs: Jobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(background_jobs, "MOST_ENDED_BYTES", 3 * READ_BYTES)
+    started = []
+    for number in range(6):
+        program = jobs.program(f"s{number}")
+        job = await jobs.start(program, f"yes | head -c {READ_BYTES}")
+        jobs.now += 1
+        await jobs(program, "wait_background_job", job_id=job)
+        started.append((program, job))
+    kept = [len(await jobs(program, "view_background_job", job_id=job)) for program, job in started]
+    assert [size > READ_BYTES for size in kept] == [False, False, True, True, True, True]
+    dropped = await jobs(*started[0][:1], "view_background_job", job_id=started[0][1])
+    assert "(done: exit status 0)" in dropped
+    assert "Its output was dropped" in dropped

@@ -11,6 +11,7 @@ import apsw
 import pytest
 
 from lastgood.core.memories import MOST_MEMORIES
+from lastgood.engine.tools.memory import LISTED_CHARACTERS
 from lastgood.flows.notes import AgentNotes, at_once
 from lastgood.model.ids import DEFAULT_TENANT, AttemptId
 from lastgood.store.sqlite import open_sqlite
@@ -67,3 +68,18 @@ async def test_I18_a_damaged_memory_is_said_and_can_be_deleted(kit: Kit, tmp_pat
 
 async def test_a_run_without_notes_says_so() -> None:
     assert "cannot keep memories" in await Kit("memory", None).fails("get_memories")
+
+
+async def test_I40_a_listing_has_the_newest_memories_that_fit_and_a_search_a_limit(kit: Kit) -> None:
+    assert kit.notes is not None
+    for number in range(40):
+        body = json.dumps({"memory": f"{number} " + "x" * 4000, "category": ""})
+        await kit.notes.add("memory:", f"mem_{number:016x}", body, MOST_MEMORIES)
+    for tool in ("get_memories", "search_memories"):
+        listing, _, note = (await kit(tool)).partition("\n")
+        found = json.loads(listing)
+        assert [one["memory"].split()[0] for one in found] == [str(at) for at in range(40 - len(found), 40)]
+        assert note == f"[{40 - len(found)} older memories are not listed; search for more specific words]"
+        assert len(listing) < LISTED_CHARACTERS
+    assert len(json.loads(await kit("search_memories", query="7"))) == 4
+    assert "`query` has 2,000 characters" in await kit.fails("search_memories", query="x " * 1000)

@@ -86,3 +86,26 @@ async def test_a_damaged_plan_is_said(kit: Kit) -> None:
 
 async def test_a_run_without_notes_says_so(tmp_path: Path) -> None:
     assert "cannot keep plans" in await Kit("plan", tmp_path).fails("list_plans")
+
+
+@pytest.mark.parametrize("revision", [0, -1, 2, 2**63, -(10**30)])
+async def test_I40_a_revision_that_no_plan_can_have_is_a_conflict(kit: Kit, revision: int) -> None:
+    await kit("write_plan", name="a", content="one")
+    assert "its revision is 1 now" in await kit.fails("delete_plan", name="a", last_known_revision=revision)
+    assert "its revision is 1 now" in await kit.fails(
+        "write_plan", name="a", content="two", last_known_revision=revision
+    )
+
+
+async def test_a_status_brings_no_deleted_plan_back(kit: Kit) -> None:
+    await kit("write_plan", name="a", content="one")
+
+    class Deleted(AgentNotes):
+        async def replace(self, space: str, id: str, body: str, revision: int | None = None) -> int | None:
+            await AgentNotes.delete(self, space, id)
+            return await AgentNotes.replace(self, space, id, body, revision)
+
+    assert isinstance(kit.notes, AgentNotes)
+    kit.notes = Deleted(kit.notes.store, DEFAULT_TENANT, "agent", at_once)
+    assert "there is no plan 'a'" in await kit.fails("set_plan_status", name="a", status="done")
+    assert json.loads(await kit("list_plans")) == {"plans": []}

@@ -105,9 +105,9 @@ class HookBuilder:
         if matcher not in ("", "*"):
             try:
                 re.compile(matcher)
-            except re.error as error:
+            except (re.error, RecursionError, OverflowError) as error:
                 # Without its matcher a hook would run for no tool, and deny nothing.
-                what = f"'{matcher}' is not a valid regular expression: {error}"
+                what = f"'{matcher:.200}' is not a valid regular expression: {error}"
                 self._findings.error(fields.at("matcher"), what)
                 return
         for one in fields.listed("hooks"):

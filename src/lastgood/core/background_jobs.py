@@ -6,6 +6,7 @@ model can be told that they are gone.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Sequence
 
@@ -13,6 +14,16 @@ from lastgood.model.messages import Message, Role
 
 RUN_JOB = "run_background_job"
 STARTED = "Background job started with ID: "
+
+
+def job_id(key: str, line: str, folder: str) -> str:
+    """`key`: the stable key of the call. Made again after its outcome was lost, it is the same job. A later
+    attempt at the turn may ask for another command at the same place."""
+    digest = hashlib.sha256()
+    for part in (key, line, folder):
+        digest.update(len(part.encode()).to_bytes(8))
+        digest.update(part.encode())
+    return f"job_{digest.hexdigest()[:12]}"
 
 
 def started_jobs(messages: Sequence[Message]) -> dict[str, str]:

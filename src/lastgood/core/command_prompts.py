@@ -21,7 +21,9 @@ _EXPRESSION = re.compile(
 )
 _ARGUMENTS = re.compile(r"\$\{\s*args\b")
 #: What docker-agent evaluates: tools that are called, and other expressions of the environment or arguments.
-_EVALUATED = re.compile(r"\$\{[^}]*(?:\benv\.|\bargs\b|\w\()[^}]*\}?(?:\)\})?|(?<!\w)!\w+\([^)]*\)?")
+#: Possessive: a text of nothing but `${` is read once.
+_EVALUATED = re.compile(r"\$\{[^}]*+\}?(?:\)\})?|(?<!\w)!\w++\([^)]*+\)?")
+_USED = re.compile(r"\benv\.|\bargs\b|\w\(")
 _WORD = re.compile(r"""(?:"[^"]*"?|'[^']*'?|[^\s"'])+""")
 _QUOTES = re.compile(r"[\"']")
 #: In the URL of a command: the session of the chat.
@@ -66,7 +68,8 @@ def why_no_page(url: str) -> str | None:
 def unknown_expressions(text: str) -> Iterator[str]:
     """Expressions that docker-agent evaluates and this module does not."""
     for found in _EVALUATED.finditer(_EXPRESSION.sub("", text)):
-        yield found[0]
+        if _USED.search(found[0]):
+            yield found[0]
 
 
 def uses_environment(text: str) -> bool:

@@ -178,6 +178,13 @@ def is_named_loopback(host: str) -> bool:
         return False
 
 
+def is_loopback_url(url: str) -> bool:
+    try:
+        return is_named_loopback((urlsplit(url).hostname or "").removesuffix("."))
+    except ValueError:
+        return False
+
+
 def _kind(address: str) -> Public | Loopback | Denial:
     try:
         ip = ip_address(address.partition("%")[0])

@@ -7,7 +7,7 @@ The header is read line by line and not as YAML, since descriptions often hold a
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 READ_SKILL = "read_skill"
@@ -19,6 +19,9 @@ MOST_SKILLS = 200
 #: Of one skill, beside SKILL.md.
 MOST_FILES = 50
 MOST_DESCRIPTION_CHARACTERS = 1024
+#: Of the list in the system prompt, which is sent with every request; and of a file's path in it.
+MOST_LIST_CHARACTERS = 64 * 1024
+MOST_PATH_CHARACTERS = 200
 
 COMMANDS_NOT_RUN = (
     "[This skill contains commands as !`…`. They were not run; run them with a tool if you need them.]"
@@ -57,7 +60,8 @@ def is_skill_name(name: str) -> bool:
 def is_skill_file(path: str) -> bool:
     """Whether the path leads to a file beside SKILL.md, in a folder and in a URL alike."""
     plain = all(" " < letter <= "~" and letter not in "\\?#[]%" for letter in path)
-    return bool(path) and plain and all(name not in ("", ".", "..") for name in path.split("/"))
+    short = 0 < len(path) <= MOST_PATH_CHARACTERS
+    return short and plain and all(name not in ("", ".", "..") for name in path.split("/"))
 
 
 def header_of(text: str, folder: str) -> SkillHeader | None:
@@ -139,9 +143,19 @@ def about_skills(skills: Sequence[ListedSkill], problems: Sequence[str]) -> str:
         if any(skill.files for skill in skills):
             lines.append(f"Read the files of a skill with {READ_SKILL_FILE} if its instructions name them.")
         lines.append("Skills:")
-        lines += map(_line, skills)
+        lines += _fitting([_line(skill) for skill in skills])
     lines += problems
     return "\n".join(lines)
+
+
+def _fitting(lines: Sequence[str]) -> Iterator[str]:
+    left = MOST_LIST_CHARACTERS
+    for at, line in enumerate(lines):
+        left -= len(line) + 1
+        if left < 0:
+            yield f"[{len(lines) - at} more skills are not listed here]"
+            return
+        yield line
 
 
 def _line(skill: ListedSkill) -> str:

@@ -48,6 +48,19 @@ def to_toon(value: Any) -> str:
     return "\n".join(_value(value, 0))
 
 
+def shorter_as_toon(value: Any, most: int) -> str | None:
+    """None: it would have more than `most` characters. Deep values are mostly indents, and nothing of such a
+    text is built."""
+    lines: list[str] = []
+    left = most + 1
+    for line in _value(value, 0):
+        left -= len(line) + 1
+        if left < 0:
+            return None
+        lines.append(line)
+    return "\n".join(lines)
+
+
 def _value(value: Any, depth: int) -> Iterator[str]:
     if isinstance(value, dict):
         yield from _fields(value, depth)
@@ -89,12 +102,13 @@ def _array(key: str, values: list[Any], depth: int) -> Iterator[str]:
 
 def _item(value: Any, depth: int) -> Iterator[str]:
     """Its first line has the dash in place of its last indent."""
-    lines = list(_value(value, depth + 1))
-    if not lines:
+    lines = _value(value, depth + 1)
+    first = next(lines, None)
+    if first is None:
         yield f"{_INDENT * depth}-"
         return
-    yield f"{_INDENT * depth}- {lines[0].lstrip(' ')}"
-    yield from lines[1:]
+    yield f"{_INDENT * depth}- {first.lstrip(' ')}"
+    yield from lines
 
 
 def _columns(values: Sequence[Any]) -> tuple[str, ...]:

@@ -104,6 +104,9 @@ class AgentLoop:
     def check_working_dir(self, path: str) -> str:
         return self._toolboxes.check(path)
 
+    def idle_sessions(self) -> Sequence[SessionId]:
+        return self._toolboxes.idle_sessions()
+
     async def forget(self, session: SessionId) -> None:
         await self._toolboxes.forget(session)
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from lastgood.core.globs import Glob
 from lastgood.core.history import repair
+from lastgood.core.speaker import TRANSFER
 from lastgood.engine.agent_run import Stage
 from lastgood.engine.providers.fallback_chain import FallbackChain
 from lastgood.engine.team_tools import DEEPEST, task_of
@@ -59,8 +61,8 @@ def _check_depth(stage: Stage) -> None:
 
 def _model_of(work: Work, agent: AgentSpec, fork: ForkRequested, models: FallbackChain) -> str:
     """The skill's own, if it can be called here: skills are written for other programs, too. Else the one
-    that the agent has now."""
-    if fork.model:
+    that the agent has now. A skill that the model may have written can choose a model of the file only."""
+    if fork.model and (fork.is_trusted or fork.model in work.agent.models):
         alone = replace(agent, model=fork.model, fallback=Fallback())
         if models.why_no_answer(alone) is None:
             return fork.model
@@ -82,6 +84,8 @@ def _forked(agent: AgentSpec, fork: ForkRequested, model: str) -> AgentSpec:
         model=model,
         instruction="\n\n".join(filter(None, (agent.instruction, about))),
         toolsets=(*inherited, *(agent.skill_toolsets[name] for name in fork.toolsets)),
+        # Giving a task to another agent is a tool, too, and would get around the list.
+        sub_agents=() if only and not any(Glob(one).matches(TRANSFER) for one in only) else agent.sub_agents,
         handoffs=(),
         force_handoff=None,
         structured_output=None,

@@ -21,7 +21,7 @@ from lastgood.engine.team_tools import TASK_TOOL, handoff_tool
 from lastgood.engine.toolboxes import Toolboxes
 from lastgood.engine.tools.arguments import arguments_of
 from lastgood.engine.tools.deferred import offered_tools
-from lastgood.engine.tools.model_picker import choices_of
+from lastgood.engine.tools.model_picker import PICKER_TOOLS, choices_of
 from lastgood.engine.tools.program_tools import SessionPlace
 from lastgood.engine.tools.tool import (
     DESCRIPTION,
@@ -82,6 +82,8 @@ class ToolCaller:
         built = toolbox.tools_of(stage.agent)
         if deferred := toolbox.deferred_of(stage.agent):
             built = offered_tools(built, deferred, stage.conversation())
+        if _is_overridden(work, stage) and choices_of(stage.agent):
+            built = {name: tool for name, tool in built.items() if name not in PICKER_TOOLS}
         handoff = handoff_tool(stage.agent, work.agent)
         return {**built, handoff.name: handoff} if handoff else built
 
@@ -101,7 +103,7 @@ class ToolCaller:
             named = next((models[call.name] for call in asked if call.name in models), None)
             if named is not None:
                 return named
-        choices = choices_of(stage.agent)
+        choices = () if _is_overridden(work, stage) else choices_of(stage.agent)
         return chosen_model(stage.conversation(), choices) if choices else None
 
     def instructions(self, work: Work, stage: Stage) -> Iterator[str]:
@@ -257,6 +259,11 @@ class ToolCaller:
             "definition": self.definition_of(work, stage, call.name),
         }
         raise NeedsAnswer(question, self._approval_seconds)
+
+
+def _is_overridden(work: Work, stage: Stage) -> bool:
+    """Whether a person chose the model. That is for the agent that the turn is addressed to."""
+    return stage.agent is work.agent and work.has_chosen_model
 
 
 def _rejection(call: ToolCall, answer: Answer | None) -> Result | None:

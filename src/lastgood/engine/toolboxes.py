@@ -73,12 +73,13 @@ class Toolbox:
         return self._program_tools[agent.name].get(tool, frozenset())
 
     def definition_of(self, agent: AgentSpec, tool: str) -> str:
-        """A digest of what the agent file says of the tool, such as its command. Empty: the tool is ours."""
-        self.tools_of(agent)
+        """A digest of what the agent file, or the document that it names, says of the tool, such as its
+        command. Empty: the tool is ours."""
+        tools = self.tools_of(agent)
         spec = self._specs[agent.name].get(tool)
         if spec is None:
             return ""
-        said = [spec.type, spec.trusted, dict(spec.options)]
+        said = [spec.type, spec.trusted, dict(spec.options), tools[tool].definition]
         return hashlib.sha256(orjson.dumps(said, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
     def _build(self, agent: AgentSpec) -> Mapping[str, Tool]:
@@ -238,6 +239,10 @@ class Toolboxes:
             self._in_use[session] -= 1
             if not self._in_use[session]:
                 del self._in_use[session]
+
+    def idle_sessions(self) -> Sequence[SessionId]:
+        """Those with programs that no turn uses now."""
+        return [one for one, box in self._kept.items() if box.has_programs and one not in self._in_use]
 
     def _put_away(self, toolbox: Toolbox | None) -> None:
         if toolbox is not None and toolbox.has_programs:

@@ -32,6 +32,11 @@ class AttemptWork:
         return self.run.begun.model
 
     @property
+    def has_chosen_model(self) -> bool:
+        asked = self.run.begin.ask.model
+        return bool(self.run.begun.session.model if asked is None else asked)
+
+    @property
     def hold(self) -> Hold:
         return self.run.hold
 
@@ -100,7 +105,7 @@ class AttemptWork:
 
     @property
     def notes(self) -> AgentNotes:
-        return AgentNotes(self.run.deps.store, self.hold.tenant, self.agent.key, self.run.through_outage)
+        return AgentNotes.of(self.run.deps.store, self.hold.tenant, self.agent, self.run.through_outage)
 
     @property
     def earlier(self) -> tuple[Message, ...]:

@@ -6,6 +6,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
+from lastgood.core.agent_identity import stable_identity
+from lastgood.model.agents import AgentSpec
 from lastgood.model.ids import TenantId
 from lastgood.model.notes import Note, NoteAdded
 from lastgood.ports.notes import NoteStore
@@ -21,12 +23,17 @@ class Through(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class AgentNotes:
-    """Neither a tool nor its file chooses the tenant or the agent."""
+    """Neither a tool nor its file chooses the tenant or the agent. `agent` is what the agent is whatever the
+    query of its URL, which changes with every version of it."""
 
     store: NoteStore
     tenant: TenantId
     agent: str
     through: Through
+
+    @classmethod
+    def of(cls, store: NoteStore, tenant: TenantId, agent: AgentSpec, through: Through) -> AgentNotes:
+        return cls(store, tenant, stable_identity(agent.key), through)
 
     async def list(self, space: str) -> Sequence[Note]:
         return await self.through(lambda: self.store.list_notes(self.tenant, self.agent, space))

@@ -170,6 +170,16 @@ class Recovery:
         while await store.merge_usage(limit=_PAGE) == _PAGE and now() < ends:
             pass
 
+    async def end_programs(self) -> None:
+        """Of sessions that another process has deleted: it knows nothing of what runs here."""
+        idle = self._deps.engine.idle_sessions()
+        if not idle or self._deps.store.alone:
+            return
+        existing = await self._deps.store.existing_sessions(idle)
+        for session in idle:
+            if session not in existing:
+                await self._deps.engine.forget(session)
+
     async def keep_sweeping(self, *, retries_durable: bool = True) -> None:
         """Sweeps at once and then again and again; a failed sweep is repeated."""
         limits = self._deps.limits
@@ -181,6 +191,7 @@ class Recovery:
                     await self._queue.sweep()
                 if self._retention is not None:
                     await self._retention.step()
+                await self.end_programs()
                 await self._tidy()
             except StoreError as error:
                 log.warning("the sweep failed and is retried: %s", error)

@@ -71,6 +71,7 @@ class _Work:
     waited_at: str | None = None
     can_ask: bool = False
     opens_session: bool = True
+    has_chosen_model: bool = False
     is_followup: bool = False
 
     @property
@@ -121,7 +122,7 @@ class StatelessRuns:
         assert on_leave is OnLeave.CANCEL, "a run that is not stored ends with its client"
         id, steps = self._deps.ids.turn(), list[Step]()
         hold = Hold(tenant, self._deps.ids.session(), self._deps.ids.attempt(), 0)
-        notes = AgentNotes(self._deps.store, tenant, agent.key, at_once)
+        notes = AgentNotes.of(self._deps.store, tenant, agent, at_once)
         work = _Work(agent, hold, id, messages, options, caller, notes)
         return StatelessRun(id, _counted(self._deps, self._live, work, user, steps), steps)
 

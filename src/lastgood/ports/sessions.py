@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from typing import Protocol
 
 from lastgood.model.audit import AuditEntry
@@ -102,6 +102,10 @@ class SessionStore(Protocol):
 
     async def walk_sessions(self, *, after: int, limit: int) -> tuple[Session, ...]:
         """Of all tenants, oldest first, those numbered above `after`: for upkeep in bounded steps."""
+        ...
+
+    async def existing_sessions(self, ids: Collection[SessionId]) -> frozenset[SessionId]:
+        """Those of them that exist, of all tenants."""
         ...
 
     async def delete_session(

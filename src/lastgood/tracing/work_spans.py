@@ -217,6 +217,9 @@ class TracedEngine:
     async def title(self, agent: AgentSpec, messages: Sequence[Message]) -> str | None:
         return await self._engine.title(agent, messages)
 
+    def idle_sessions(self) -> Sequence[SessionId]:
+        return self._engine.idle_sessions()
+
     async def forget(self, session: SessionId) -> None:
         await self._engine.forget(session)
 

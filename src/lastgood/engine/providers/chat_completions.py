@@ -40,7 +40,7 @@ from lastgood.outside.secrets import Secrets
 
 _ERROR_BYTES = 64 * 1024
 #: OpenRouter's list of models has about 1 MB.
-_FACTS_BYTES = 8 * 1024 * 1024
+_FACTS_BYTES = 3 * 1024 * 1024
 _FACTS_SECONDS = 10.0
 #: aiohttp writes a body up to this size at once, and warns about larger ones.
 _AT_ONCE_BYTES = 512 * 1024

@@ -11,6 +11,7 @@ import re
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
+from itertools import islice
 from typing import Any
 
 from lastgood.errors import LastgoodError
@@ -30,6 +31,8 @@ _NAMES = ("context_length", "context_window", "max_context_length", "max_model_l
 _KNOWN_SECONDS = 3600.0
 _UNKNOWN_SECONDS = 60.0
 _MOST = 1000
+#: Of a list of models, how many are looked at.
+_MOST_LISTED = 20_000
 _NUM_CTX = re.compile(r"^num_ctx\s+(\d{1,9})$", re.MULTILINE)
 
 
@@ -103,7 +106,9 @@ class ContextSizes:
 def _entries(listing: Any, name: str) -> Iterator[Mapping[str, Any]]:
     """Together sends the list alone."""
     listed = listing if isinstance(listing, list) else _mapping(listing).get(name)
-    return (one for one in listed if isinstance(one, Mapping)) if isinstance(listed, list) else iter(())
+    if not isinstance(listed, list):
+        return iter(())
+    return (one for one in islice(listed, _MOST_LISTED) if isinstance(one, Mapping))
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

@@ -42,7 +42,7 @@ def _search(home: str | None, working_dir: Path | None, stop: StopSignal) -> Fou
             found[skill.header.name] = skill
     for folder, depth in WORK_FOLDERS if working_dir else ():
         for skill in search.below(Root(working_dir or Path()), folder, depth):
-            found[skill.header.name] = replace(skill, adds_toolsets=False)
+            found[skill.header.name] = replace(skill, is_trusted=False)
     if len(found) > MOST_SKILLS or not search.left:
         skills = tuple(islice(found.values(), MOST_SKILLS))
         return Found(skills, "The folders of skills hold more of them than are listed here.")

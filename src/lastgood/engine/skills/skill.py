@@ -15,12 +15,12 @@ SKILL_BYTES = 256 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Skill:
-    """`read` returns the text of one of its files; ToolFailed: it cannot be read. `adds_toolsets`: whether
-    its header may; one in a working directory may have been written by the model itself."""
+    """`read` returns the text of one of its files; ToolFailed: it cannot be read. `is_trusted`: whether its
+    header may add toolsets and choose any model; one in a working directory may be the work of the model."""
 
     listed: ListedSkill
     read: Callable[[str], Awaitable[str]]
-    adds_toolsets: bool = True
+    is_trusted: bool = True
 
     @property
     def header(self) -> SkillHeader:

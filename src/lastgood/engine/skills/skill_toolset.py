@@ -120,7 +120,7 @@ def _tools(skills: Mapping[str, Skill], listed: Sequence[ListedSkill]) -> list[T
         header = skill.header
         if not header.is_fork:
             raise ToolFailed(f"the skill {header.name!r} is not marked (forked); read it with {READ_SKILL}")
-        if header.toolsets and not skill.adds_toolsets:
+        if header.toolsets and not skill.is_trusted:
             raise ToolFailed(
                 f"the skill {header.name!r} names toolsets, which a skill in a working directory may not do; "
                 "move it to the home of the server's user, or into the agent file"
@@ -133,6 +133,7 @@ def _tools(skills: Mapping[str, Skill], listed: Sequence[ListedSkill]) -> list[T
             model=header.model,
             allowed_tools=header.allowed_tools,
             toolsets=header.toolsets,
+            is_trusted=skill.is_trusted,
         )
 
     name = {"type": "string", "description": "The name of the skill"}

@@ -10,7 +10,7 @@ from lastgood.core.openapi import READ_ONLY
 from lastgood.core.url_template import environment_in, filled, names_in
 from lastgood.engine.tools.command_environment import Environment
 from lastgood.engine.tools.http_call import HttpCaller, effects_of
-from lastgood.engine.tools.tool import Tool, ToolUse
+from lastgood.engine.tools.tool import Tool, ToolFailed, ToolUse
 from lastgood.model.agents import ToolsetSpec
 from lastgood.outside.network import Network
 
@@ -36,7 +36,11 @@ def api_toolset(spec: ToolsetSpec, environment: Environment, network: Network) -
         if method not in _WITHOUT_BODY:
             sent = {name: value for name, value in known.items() if name not in in_url}
             body = json.dumps(sent, ensure_ascii=False).encode()
-        return await caller.call(use, method, filled(template, known), headers, body)
+        try:
+            url = filled(template, known)
+        except ValueError as error:
+            raise ToolFailed(str(error)) from None
+        return await caller.call(use, method, url, headers, body)
 
     effect, on_unknown = effects_of(method)
     about = str(config.get("instruction") or f"{method} {endpoint.partition('?')[0]}")

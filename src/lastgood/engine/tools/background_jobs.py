@@ -7,13 +7,12 @@ for a while. A job that the conversation has started and that is not here is rep
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import time
-from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from lastgood.core.background_jobs import RUN_JOB, STARTED, started_jobs
+from lastgood.core.background_jobs import RUN_JOB, STARTED, job_id, started_jobs
 from lastgood.engine.tools.arguments import checked
 from lastgood.engine.tools.cancellation import in_thread
 from lastgood.engine.tools.command_environment import Environment
@@ -28,8 +27,13 @@ MOST_RUNNING = 10
 MOST_OF_TENANT = 200
 #: Ended jobs whose output is kept, of one session.
 MOST_ENDED = 20
+#: Of the output of a tenant's ended jobs in this process.
+MOST_ENDED_BYTES = 64 * 1024 * 1024
 #: Of the beginning of a job's output, and of its end.
 KEPT_BYTES = 128 * 1024
+#: Between two reads of a job's output. A job that says more than a pipe holds waits for its reader. Otherwise
+#: a few of them would keep the event loop from everything else.
+PAUSE_SECONDS = 0.05
 #: The longest that a job may run, and how long it runs on while nobody uses its session.
 JOB_SECONDS = 24 * 3600.0
 IDLE_SECONDS = 3600.0
@@ -37,6 +41,7 @@ WAIT_SECONDS = 60
 #: Less than the watchdog of a turn: waiting is silent.
 MOST_WAIT_SECONDS = 240
 
+FORGOTTEN = "[Its output was dropped: the ended jobs on this server had too much of it.]"
 GONE = (
     "the job is gone: jobs end when the server restarts, when the agent file changes and when nobody uses "
     "the session for an hour. Its output is lost; start it again if you need it"
@@ -53,9 +58,17 @@ class JobToolset:
         return SessionJobs(self, spec, place)
 
     def check_room(self, place: SessionPlace) -> None:
-        running = sum(one.running for one in self._open if one.place.tenant == place.tenant)
-        if running >= MOST_OF_TENANT:
+        ours = [one for one in self._open if one.place.tenant == place.tenant]
+        if sum(one.running for one in ours) >= MOST_OF_TENANT:
             raise ToolFailed(f"{MOST_OF_TENANT} jobs run on this server, which is the limit; stop some first")
+        # Sessions are many. Without this, one tenant could fill the memory of all with what its jobs said.
+        ended = sorted((job for one in ours for job in one.ended), key=lambda job: job.began_at)
+        surplus = sum(job.process.capture.size for job in ended) - MOST_ENDED_BYTES
+        for job in ended:
+            if surplus <= 0:
+                break
+            surplus -= job.process.capture.size
+            job.process.capture.clear()
 
     def keep(self, jobs: SessionJobs) -> None:
         self._open.add(jobs)
@@ -90,9 +103,15 @@ class BackgroundJob:
     began_at: float
     ended: asyncio.Task[ProcessResult] = field(init=False)
     is_stopped: bool = False
+    _is_watched: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
-        self.ended = asyncio.create_task(until_ended(self.process))
+        self.ended = asyncio.create_task(self._until_ended())
+
+    async def _until_ended(self) -> ProcessResult:
+        self._is_watched.set()
+        # Its output is kept once, where it was captured.
+        return replace(await until_ended(self.process), output="")
 
     @property
     def is_running(self) -> bool:
@@ -112,12 +131,17 @@ class BackgroundJob:
     async def stop(self) -> None:
         """Returns when its process group is gone."""
         self.is_stopped = self.is_stopped or self.is_running
+        # A task that is cancelled before it has begun does nothing at all: the process would be left.
+        await self._is_watched.wait()
         self.ended.cancel()
         await asyncio.wait({self.ended})
 
-    def report(self) -> str:
+    async def report(self) -> str:
         """With its output so far."""
-        return f"{self.about()}\n\n{self.process.output_so_far().strip() or '<no output>'}"
+        about, capture, scrub = self.about(), self.process.capture.copy(), self.process.command.scrub
+        # The copy: more output may come while a thread makes text of it.
+        output = await in_thread(lambda stop: scrub(capture.text()).strip())
+        return f"{about}\n\n{output or ('<no output>' if capture.is_whole else FORGOTTEN)}"
 
     def about(self) -> str:
         return f"Job {self.id} ({self.state})\nCommand: {self.line}\nWorking directory: {self.folder}"
@@ -136,6 +160,10 @@ class SessionJobs:
     def running(self) -> int:
         return sum(job.is_running for job in self._jobs.values())
 
+    @property
+    def ended(self) -> Sequence[BackgroundJob]:
+        return [job for job in self._jobs.values() if not job.is_running]
+
     async def offer(self) -> Offer:
         self.used_at = self._toolset.clock()
         wanted = self._spec.tools
@@ -153,21 +181,21 @@ class SessionJobs:
         line: str = use.arguments["cmd"]
         if not line.strip():
             raise ToolFailed("`cmd` is empty")
-        id = f"job_{hashlib.sha256(use.key.encode()).hexdigest()[:8]}"
+        folder = use.arguments.get("cwd", ".")
+        id = job_id(use.key, line, folder)
         if (known := self._jobs.get(id)) is not None and known.is_running:
             return _started(known)
         if self.running >= MOST_RUNNING:
             raise ToolFailed(f"{MOST_RUNNING} jobs of this session run, which is the limit; stop one first")
         self._toolset.check_room(self.place)
-        folder = use.arguments.get("cwd", ".")
         spec = self._shell.process_of(use, line, folder=folder, seconds=JOB_SECONDS, kept_bytes=KEPT_BYTES)
+        spec = replace(spec, pause_seconds=PAUSE_SECONDS)
         job = BackgroundJob(id, line, folder, RunningProcess(spec, _silent), self._toolset.clock())
         self._jobs.pop(id, None)
         self._jobs[id] = job
         self._toolset.keep(self)
-        ended = [one.id for one in self._jobs.values() if not one.is_running]
-        for surplus in ended[:-MOST_ENDED]:
-            del self._jobs[surplus]
+        for surplus in self.ended[:-MOST_ENDED]:
+            del self._jobs[surplus.id]
         return _started(job)
 
     async def _list(self, use: ToolUse) -> str:
@@ -185,20 +213,19 @@ class SessionJobs:
         return "\n\n".join([*here, *gone]) or "No background jobs."
 
     async def _view(self, use: ToolUse) -> str:
-        job = self._job(use)
-        return await in_thread(lambda stop: job.report())
+        return await self._job(use).report()
 
     async def _stop(self, use: ToolUse) -> str:
         job = self._job(use)
         if not job.is_running:
             raise ToolFailed(f"the job is not running: it {job.state}")
         await job.stop()
-        return await in_thread(lambda stop: job.report())
+        return await job.report()
 
     async def _wait(self, use: ToolUse) -> str:
         job, seconds = self._job(use), use.arguments.get("timeout", WAIT_SECONDS)
         await asyncio.wait({job.ended}, timeout=seconds)
-        report = await in_thread(lambda stop: job.report())
+        report = await job.report()
         return f"The job still runs after {seconds} s.\n\n{report}" if job.is_running else report
 
     def _job(self, use: ToolUse) -> BackgroundJob:

@@ -30,6 +30,25 @@ class Capture:
         if len(self._tail) > 2 * self._tail_bytes:
             self._cut()
 
+    @property
+    def size(self) -> int:
+        return len(self._head) + len(self._tail)
+
+    @property
+    def is_whole(self) -> bool:
+        return not self.left_out
+
+    def copy(self) -> Capture:
+        """What has come so far."""
+        copied = Capture(self._head_bytes, self._tail_bytes)
+        copied._head, copied._tail, copied.left_out = self._head[:], self._tail[:], self.left_out
+        return copied
+
+    def clear(self) -> None:
+        """Forgets what was kept."""
+        self.left_out += self.size
+        self._head, self._tail, self._head_bytes = bytearray(), bytearray(), 0
+
     def _cut(self) -> None:
         surplus = max(len(self._tail) - self._tail_bytes, 0)
         del self._tail[:surplus]
@@ -37,6 +56,8 @@ class Capture:
 
     def text(self) -> str:
         self._cut()
+        if not self.size:
+            return ""
         if not self.left_out:
             return (self._head + self._tail).decode(errors="replace")
         # A character that the cut went through is left out with the rest.

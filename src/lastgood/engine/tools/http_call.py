@@ -39,10 +39,16 @@ class HttpCaller:
         return min(int(self.spec.options.get("timeout") or SECONDS), MOST_SECONDS)
 
     async def call(
-        self, use: ToolUse, method: str, url: str, headers: Mapping[str, str], body: bytes | None
+        self,
+        use: ToolUse,
+        method: str,
+        url: str,
+        headers: Mapping[str, str],
+        body: bytes | None,
+        policy: Policy | None = None,
     ) -> str:
         """The text of the response. ToolFailed: its status is an error; ToolInterrupted: there was none, and
-        whether the request took effect is unknown."""
+        whether the request took effect is unknown. `policy`: one that is narrower than the toolset's."""
         sent = dict(headers)
         given = {name.lower() for name in sent}
         if method not in READ_ONLY and KEY_HEADER.lower() not in given:
@@ -60,7 +66,7 @@ class HttpCaller:
                 headers=sent,
                 limit_bytes=limit,
                 timeout_seconds=self.seconds,
-                policy=self.policy,
+                policy=policy or self.policy,
                 network=self.network,
             )
         except EgressRefused as error:

@@ -6,18 +6,31 @@ prompt by itself; what the model reads is a tool result.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 import orjson
 
-from lastgood.core.memories import MOST_MEMORIES, Memory, memory_id, search, why_not_stored
-from lastgood.engine.tools.cancellation import in_thread
+from lastgood.core.memories import (
+    MOST_MEMORIES,
+    Memory,
+    is_memory_id,
+    memory_id,
+    search,
+    why_not_searched,
+    why_not_stored,
+)
+from lastgood.engine.tools.cancellation import StopSignal, in_thread
 from lastgood.engine.tools.tool import Tool, ToolFailed, ToolUse
 from lastgood.model.agents import Effect, OnUnknown, ToolsetSpec
 from lastgood.model.notes import Note, NoteAdded
 from lastgood.ports.notes import Notes
+
+#: Of the memories of a result. It is stored whole with every call, and a prompt would have only a part of it.
+LISTED_CHARACTERS = 80_000
+#: What a memory has in a result beside its text.
+_AROUND = 100
 
 _TEXT = {"type": "string"}
 _ID = {**_TEXT, "description": "The id of the memory"}
@@ -37,16 +50,19 @@ def memory_toolset(spec: ToolsetSpec) -> Sequence[Tool]:
 
     async def get(use: ToolUse) -> str:
         notes = await _notes(use).list(space)
-        return await in_thread(lambda stop: _listing(map(_memory, notes)))
+        return await in_thread(lambda stop: _listing(_memories(notes, stop)))
 
     async def find(use: ToolUse) -> str:
-        notes = await _notes(use).list(space)
         query, category = use.arguments.get("query", ""), use.arguments.get("category", "")
-        return await in_thread(lambda stop: _listing(search(map(_memory, notes), query, category)))
+        problem = why_not_searched(query)
+        if problem is not None:
+            raise ToolFailed(problem)
+        notes = await _notes(use).list(space)
+        return await in_thread(lambda stop: _listing(search(_memories(notes, stop), query, category)))
 
     async def update(use: ToolUse) -> str:
         text, category = _content(use)
-        id = use.arguments["id"]
+        id = _id(use)
         there = await _notes(use).find(space, id)
         if there is None:
             raise _unknown(id)
@@ -56,7 +72,7 @@ def memory_toolset(spec: ToolsetSpec) -> Sequence[Tool]:
         return f"Memory {id} updated."
 
     async def delete(use: ToolUse) -> str:
-        id = use.arguments["id"]
+        id = _id(use)
         if not await _notes(use).delete(space, id):
             raise _unknown(id)
         return f"Memory {id} deleted."
@@ -109,8 +125,15 @@ def _content(use: ToolUse) -> tuple[str, str]:
     return text, category
 
 
+def _id(use: ToolUse) -> str:
+    id: str = use.arguments["id"]
+    if not is_memory_id(id):
+        raise _unknown(id)
+    return id
+
+
 def _unknown(id: str) -> ToolFailed:
-    return ToolFailed(f"there is no memory with the id {id!r}; search_memories shows the ids")
+    return ToolFailed(f"there is no memory with the id {id!r:.40}; search_memories shows the ids")
 
 
 def _body(text: str, category: str) -> str:
@@ -125,17 +148,32 @@ def _memory(note: Note) -> Memory:
         return Memory(note.id, "[This memory is damaged; delete it]", "", note.created_at)
 
 
+def _memories(notes: Sequence[Note], stop: StopSignal) -> Iterator[Memory]:
+    for note in notes:
+        stop.check()
+        yield _memory(note)
+
+
 def _listing(memories: Iterable[Memory]) -> str:
-    found = [
-        {
-            "id": memory.id,
-            "created_at": datetime.fromtimestamp(memory.created_at, UTC).isoformat(timespec="seconds"),
-            "memory": memory.text,
-            **({"category": memory.category} if memory.category else {}),
-        }
-        for memory in memories
-    ]
-    return orjson.dumps(found).decode()
+    """The newest ones that fit, the oldest of them first."""
+    found = list(memories)
+    listed: list[dict[str, str]] = []
+    left = LISTED_CHARACTERS
+    for memory in reversed(found):
+        left -= len(memory.text) + _AROUND
+        if left < 0:
+            break
+        listed.append(
+            {
+                "id": memory.id,
+                "created_at": datetime.fromtimestamp(memory.created_at, UTC).isoformat(timespec="seconds"),
+                "memory": memory.text,
+                **({"category": memory.category} if memory.category else {}),
+            }
+        )
+    text = orjson.dumps(listed[::-1]).decode()
+    more = len(found) - len(listed)
+    return f"{text}\n[{more} older memories are not listed; search for more specific words]" if more else text
 
 
 _Run = Callable[[ToolUse], Awaitable[str]]

@@ -12,6 +12,7 @@ from lastgood.engine.tools.tool import Tool, ToolUse
 from lastgood.model.agents import AgentSpec, Effect, OnUnknown, ToolsetSpec
 
 TYPE = "model_picker"
+PICKER_TOOLS = frozenset({CHANGE, REVERT})
 
 
 def choices_of(agent: AgentSpec) -> tuple[str, ...]:

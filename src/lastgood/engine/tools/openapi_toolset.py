@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import orjson
 import yaml
 
+from lastgood.core.egress import Policy, is_loopback_url
 from lastgood.core.openapi import Operation, base_url, operations_of, request_of, same_host
 from lastgood.engine.tools.arguments import checked
+from lastgood.engine.tools.bounded_yaml import read_yaml
 from lastgood.engine.tools.cancellation import in_thread
 from lastgood.engine.tools.command_environment import Environment
 from lastgood.engine.tools.http_call import HttpCaller, effects_of
@@ -37,6 +39,7 @@ class ApiDocument:
     operations: Sequence[Operation] = ()
     surplus: int = 0
     problem: str = ""
+    is_local: bool = False  # it was read from this machine
 
 
 class OpenApiToolset:
@@ -68,10 +71,11 @@ class OpenApiToolset:
                 raise ToolFailed(f"it answered with status {found.status}")
             if found.truncated:
                 raise ToolFailed(f"the document has more than {DOCUMENT_BYTES:,} bytes")
-            return await in_thread(lambda stop: _read(found.body, url))
+            is_local = is_loopback_url(url) and is_loopback_url(found.url)
+            return await in_thread(lambda stop: read_document(found.body, url, is_local))
         except (EgressError, ToolFailed) as error:
             if before.operations:
-                return ApiDocument(before.base, before.operations, before.surplus, scrub(str(error)))
+                return replace(before, problem=scrub(str(error)))
             return ApiDocument(problem=scrub(str(error)))
 
     def address(self, spec: ToolsetSpec) -> tuple[str, dict[str, str]]:
@@ -84,13 +88,13 @@ class OpenApiToolset:
         """Nothing is running."""
 
 
-def _read(body: bytes, where: str) -> ApiDocument:
+def read_document(body: bytes, where: str, is_local: bool) -> ApiDocument:
     document = _parsed(body)
     if not isinstance(document, dict):
         raise ToolFailed("the document is not an object")
     try:
         operations, surplus = operations_of(document)
-        return ApiDocument(base_url(document, where), operations, surplus)
+        return ApiDocument(base_url(document, where), operations, surplus, is_local=is_local)
     except (ValueError, RecursionError) as error:
         raise ToolFailed(f"the document cannot be read: {error}") from None
 
@@ -103,7 +107,7 @@ def _parsed(body: bytes) -> Any:
     if len(body) > YAML_BYTES:
         raise ToolFailed(f"the document is not JSON, and has more than {YAML_BYTES:,} bytes")
     try:
-        return yaml.load(body, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        return read_yaml(body)
     except (yaml.YAMLError, ValueError, RecursionError):
         raise ToolFailed("the document is neither JSON nor YAML") from None
 
@@ -116,7 +120,7 @@ class _Api:
         document, spec = await self._toolset.document(self._caller), self._caller.spec
         wanted = spec.tools
         tools = tuple(
-            self._tool(document.base, operation)
+            self._tool(document, operation)
             for operation in document.operations
             if wanted is None or operation.tool in wanted
         )
@@ -128,22 +132,33 @@ class _Api:
             problem = f"The API document {spec.options['url']} is not available: {document.problem}"
         return Offer(tools, "\n".join(notes), problem, label="api")
 
-    def _tool(self, base: str, operation: Operation) -> Tool:
+    def _tool(self, document: ApiDocument, operation: Operation) -> Tool:
         effect, on_unknown = effects_of(operation.method)
-        run = partial(self._call, base, operation)
+        run = partial(self._call, document, operation)
         about, schema = operation.about, dict(operation.parameters)
-        return checked(Tool(operation.tool, about, schema, run, on_unknown=on_unknown, effect=effect))
+        # What was approved is this request, whatever the document calls so later.
+        definition = f"{operation.method} {document.base} {operation.path}"
+        tool = Tool(operation.tool, about, schema, run, on_unknown, effect, definition)
+        return checked(tool)
 
-    async def _call(self, base: str, operation: Operation, use: ToolUse) -> str:
+    async def _call(self, document: ApiDocument, operation: Operation, use: ToolUse) -> str:
         url, headers = self._toolset.address(self._caller.spec)
-        if headers and not same_host(url, base):
+        is_its_own = same_host(url, document.base)
+        if headers and not is_its_own:
             # The document chooses the host of its requests, and may have been written by somebody else.
             raise ToolFailed(
                 "the API is on another host than its document, so the headers of this toolset, which may "
                 "contain a key, are not sent to it; the agent file can name a document on the API's host"
             )
-        asked = request_of(operation, base, use.arguments)
-        return await self._caller.call(use, operation.method, asked.url, headers, asked.body)
+        try:
+            asked = request_of(operation, document.base, use.arguments)
+        except ValueError as error:
+            raise ToolFailed(str(error)) from None
+        policy = self._caller.policy
+        if not is_its_own:
+            # Nor does it lead to this machine or a private network, unless it is from this machine itself.
+            policy = Policy(loopback=policy.loopback and document.is_local)
+        return await self._caller.call(use, operation.method, asked.url, headers, asked.body, policy)
 
     async def close(self) -> None:
         """Nothing is running."""

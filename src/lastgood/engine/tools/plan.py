@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 
 from lastgood.core.plans import MOST_PLANS, PLAN_CHARACTERS, changed_plan, why_not_a_name
-from lastgood.engine.tools.cancellation import in_thread
+from lastgood.engine.tools.cancellation import StopSignal, in_thread
 from lastgood.engine.tools.rooted_files import Root, read_under, write_under
 from lastgood.engine.tools.shell import working_dir_of
 from lastgood.engine.tools.tool import Tool, ToolFailed, ToolUse
@@ -88,14 +88,14 @@ async def _write_from_file(use: ToolUse) -> str:
 
 
 async def _set_status(use: ToolUse) -> str:
-    await _found(use)
-    return await _change(use, {"status": use.arguments["status"]})
+    return await _change(use, {"status": use.arguments["status"]}, is_new=False)
 
 
-async def _change(use: ToolUse, change: Mapping[str, Any]) -> str:
+async def _change(use: ToolUse, change: Mapping[str, Any], *, is_new: bool = True) -> str:
+    """`is_new`: whether there may be no such plan yet."""
     notes, name, known = _notes(use), _name(use), use.arguments.get("last_known_revision")
     for _ in range(_TRIES):
-        note = await notes.find(SPACE, name)
+        note = await (notes.find(SPACE, name) if is_new else _found(use))
         if known is not None and known != (note.revision if note else 0):
             raise _conflict(name, note)
         plan = changed_plan(_plain(note) if note else {}, change)
@@ -121,10 +121,14 @@ async def _read(use: ToolUse) -> str:
 
 async def _list(use: ToolUse) -> str:
     notes = await _notes(use).list(SPACE)
-    shown = [
-        {key: value for key, value in _shown(note).items() if key != "content"}
-        for note in sorted(notes, key=lambda note: note.id)
-    ]
+    return await in_thread(lambda stop: _listing(notes, stop))
+
+
+def _listing(notes: Sequence[Note], stop: StopSignal) -> str:
+    shown: list[dict[str, Any]] = []
+    for note in sorted(notes, key=lambda note: note.id):
+        stop.check()
+        shown.append({key: value for key, value in _shown(note).items() if key != "content"})
     return _json({"plans": shown})
 
 
@@ -134,8 +138,9 @@ async def _status(use: ToolUse) -> str:
 
 
 async def _delete(use: ToolUse) -> str:
-    name, known = _name(use), use.arguments.get("last_known_revision")
-    await _found(use)
+    name, known, note = _name(use), use.arguments.get("last_known_revision"), await _found(use)
+    if known is not None and known != note.revision:
+        raise _conflict(name, note)
     if not await _notes(use).delete(SPACE, name, known):
         raise _conflict(name, await _notes(use).find(SPACE, name))
     return f"The plan {name} was deleted."

@@ -35,7 +35,7 @@ _DEATH_SECONDS = 5.0
 #: Killed processes need a moment to end. After that, they only have not been reaped.
 _DISPERSE_SECONDS = 0.1
 _LOOK_AGAIN_SECONDS = 0.005
-_READ_BYTES = 64 * 1024
+READ_BYTES = 64 * 1024
 
 # A server that is killed cannot kill what it started. So a watcher in the group waits for the end of a
 # pipe that only the server holds. The shell around both ends with the command, and takes the watcher with
@@ -64,6 +64,8 @@ class ProcessSpec:
     stdin: bytes | None = None
     #: Of the beginning of its output, and of its end.
     kept_bytes: int = HEAD_BYTES
+    #: Between two reads. A command that says more than that waits for its reader.
+    pause_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +113,8 @@ class RunningProcess:
         self._exited: asyncio.Future[None] = self._loop.create_future()
         self._closed: asyncio.Future[None] = self._loop.create_future()
         self._stderr: int | None = None
+        self._pause: asyncio.TimerHandle | None = None
+        self._is_ending = False
         opened: list[int] = []
         try:
             opened += os.pipe()
@@ -184,20 +188,30 @@ class RunningProcess:
 
     def _read(self) -> None:
         try:
-            data = os.read(self._output, _READ_BYTES)
+            data = os.read(self._output, READ_BYTES)
         except BlockingIOError:
             return
-        if data:
-            self.capture.feed(data)
-            self._stream.feed(data)
-        else:
+        if not data:
             self._loop.remove_reader(self._output)
             _settle(self._closed)
+            return
+        self.capture.feed(data)
+        self._stream.feed(data)
+        seconds = self.command.pause_seconds
+        if seconds and not self._is_ending:
+            self._loop.remove_reader(self._output)
+            self._pause = self._loop.call_later(seconds, self._read_on)
+
+    def _read_on(self) -> None:
+        if self._pause is not None:
+            self._pause.cancel()
+            self._pause = None
+            self._loop.add_reader(self._output, self._read)
 
     def _read_errors(self) -> None:
         assert self._stderr is not None
         try:
-            data = os.read(self._stderr, _READ_BYTES)
+            data = os.read(self._stderr, READ_BYTES)
         except BlockingIOError:
             return
         if data:
@@ -214,6 +228,8 @@ class RunningProcess:
         return self._closed.done()
 
     async def end(self) -> None:
+        self._is_ending = True
+        self._read_on()
         if not self._exited.done():
             self._signal(signal.SIGTERM)
             await asyncio.wait({self._exited, self._closed}, timeout=GRACE_SECONDS)

@@ -54,9 +54,11 @@ class Tool:
     run: Callable[[ToolUse], Awaitable[str]]
     on_unknown: OnUnknown = OnUnknown.FAIL
     effect: Effect = Effect.UNKNOWN
+    #: What it does, where that is not in the agent file: an approval is for this.
+    definition: str = ""
 
     def as_json(self) -> dict[str, Any]:
-        """A copy of its own forevery caller: what a provider does to it stays there."""
+        """A copy of its own for every caller: what a provider does to it stays there."""
         function = {"name": self.name, "description": self.description, "parameters": self.parameters}
         copied: dict[str, Any] = orjson.loads(orjson.dumps({"type": "function", "function": function}))
         return copied
@@ -103,7 +105,7 @@ class ForkRequested(Exception):
     """The result of this call is the answer of the same agent to `prompt` alone, apart from the conversation.
 
     `allowed_tools`: globs over the names of its tools; none: all of them. `toolsets`: names of the file's
-    toolsets that it has beside them.
+    toolsets that it has beside them. `is_trusted`: the model itself cannot have written it.
     """
 
     def __init__(
@@ -114,9 +116,10 @@ class ForkRequested(Exception):
         model: str = "",
         allowed_tools: Sequence[str] = (),
         toolsets: Sequence[str] = (),
+        is_trusted: bool = True,
     ) -> None:
         super().__init__(skill)
-        self.skill, self.prompt, self.model = skill, prompt, model
+        self.skill, self.prompt, self.model, self.is_trusted = skill, prompt, model, is_trusted
         self.allowed_tools, self.toolsets = tuple(allowed_tools), tuple(toolsets)
 
 

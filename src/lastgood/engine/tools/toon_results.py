@@ -1,4 +1,4 @@
-"""Results of tools as TOON: what is a JSON object or array is written anew, any other text stays."""
+"""Results of tools as TOON: JSON objects and arrays are written anew if that makes them shorter."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import orjson
 
-from lastgood.core.toon import to_toon
+from lastgood.core.toon import shorter_as_toon
 from lastgood.engine.tools.cancellation import in_thread
 from lastgood.engine.tools.tool import Tool, ToolUse
 
@@ -24,6 +24,7 @@ def with_toon_results(tool: Tool) -> Tool:
 
 def _converted(text: str) -> str:
     try:
-        return to_toon(orjson.loads(text))
+        found = shorter_as_toon(orjson.loads(text), len(text))
     except (orjson.JSONDecodeError, RecursionError):
         return text
+    return text if found is None else found

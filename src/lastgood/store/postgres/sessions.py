@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Collection, Sequence
 from typing import Any
 
 from lastgood.model.audit import AuditEntry
@@ -84,6 +84,10 @@ class PostgresSessions:
     async def walk_sessions(self, *, after: int, limit: int) -> tuple[Session, ...]:
         rows = await self.db.rows("walk_sessions", {"after": after, "limit": limit})
         return tuple(readable(rows, to_session))
+
+    async def existing_sessions(self, ids: Collection[SessionId]) -> frozenset[SessionId]:
+        rows = await self.db.rows("existing_sessions", {"sessions": list(ids)})
+        return frozenset(SessionId(row[0]) for row in rows)
 
     async def set_title(
         self, tenant: TenantId, session: SessionId, title: str, by: TitleBy, events: Sequence[Event] = ()

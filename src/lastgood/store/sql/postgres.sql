@@ -692,3 +692,6 @@ SELECT json_array_elements_text(CAST(CAST(:sessions AS text) AS json));
 -- name: listed_statuses
 -- A piece of others.
 SELECT json_array_elements_text(CAST(CAST(:statuses AS text) AS json));
+
+-- name: existing_sessions
+SELECT id FROM sessions WHERE id = ANY(:sessions::text[]);

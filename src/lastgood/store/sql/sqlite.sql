@@ -359,3 +359,6 @@ SELECT value FROM json_each(:sessions);
 -- name: listed_statuses
 -- A piece of others.
 SELECT value FROM json_each(:statuses);
+
+-- name: existing_sessions
+SELECT id FROM sessions WHERE id IN (SELECT value FROM json_each(:sessions));

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
 import apsw
+import orjson
 
 from lastgood.model.audit import AuditEntry
 from lastgood.model.events import Event
@@ -101,6 +102,10 @@ class SqliteSessions:
     async def walk_sessions(self, *, after: int, limit: int) -> tuple[Session, ...]:
         rows = self.db.rows("walk_sessions", {"after": after, "limit": limit})
         return tuple(readable(rows, to_session))
+
+    async def existing_sessions(self, ids: Collection[SessionId]) -> frozenset[SessionId]:
+        rows = self.db.rows("existing_sessions", {"sessions": orjson.dumps(list(ids)).decode()})
+        return frozenset(SessionId(row[0]) for row in rows)
 
     async def set_title(
         self, tenant: TenantId, session: SessionId, title: str, by: TitleBy, events: Sequence[Event] = ()
