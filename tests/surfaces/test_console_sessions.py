@@ -204,6 +204,32 @@ async def test_a_session_whose_last_attempt_failed_is_not_listed_as_idle(
     assert "last failed" not in (await visitor.get("/")).body.decode()
 
 
+async def test_the_page_of_a_session_says_that_its_last_attempt_failed(
+    inside: InProcessServer, visitor: Visitor
+) -> None:
+    """An idle session whose last message was not answered looks like one that was answered, otherwise."""
+    session = await inside.session()
+    await inside.turn(session)
+    first = await inside.failed(session)
+    last = await inside.failed(session)
+    # The older one is tried again, so it is the one that failed last.
+    again = await inside.good("POST", f"/api/sessions/{session}/attempts/{first}/continue")
+    await settled(visitor, f"/sessions/{session}")
+    page = (await visitor.get(f"/sessions/{session}")).body.decode()
+    assert (
+        f'<a class="status failed" href="/sessions/{session}?turn={again["turn"]}#{again["turn"]}">' in page
+    )
+    assert "last attempt failed</a>" in page
+    assert '<span class="status idle">' not in page
+    shown = (await visitor.get(f"/sessions/{session}.json")).json["session"]
+    assert (shown["last_failed"], shown["last_failed_turn"]) == ("failed", again["turn"])
+    assert last not in (first, again["id"])
+    await inside.turn(session)
+    page = (await visitor.get(f"/sessions/{session}")).body.decode()
+    assert "last attempt failed" not in page
+    assert '<span class="status idle">' in page
+
+
 async def test_home_lists_what_reads_the_same_once(inside: InProcessServer, visitor: Visitor) -> None:
     session = await inside.session()
     for _ in range(2):
