@@ -80,6 +80,7 @@ class TurnPages:
             "session": session_view(session),
             "turn": {
                 "id": id,
+                "seq": done.seq if done is not None else None,
                 "is_committed": is_committed,
                 "asked": message_view(said[-1])["text"] if said else "",
                 "author": await self._flows.author(tenant, asked),
@@ -90,7 +91,8 @@ class TurnPages:
             "attempts": [attempt_view(one.attempt) for one in tries],
             "timeline": timeline(tries, queued_at, self._flows.now(), model, reported),
         }
-        return Page("turn.html", "Timeline of a turn", data)
+        name = f"turn {done.seq}" if done is not None else "a turn that was not committed"
+        return Page("turn.html", f"Timeline of {name}", data)
 
     async def prompt(self, request: Request) -> Page:
         """With what is new since the turn before it."""
