@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
 _ID = re.compile(r"\b(?:task|turn|ses|att|rt)_[0-9a-f]{32}\b")
+_THOUSANDS = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
 _UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
 
@@ -54,6 +55,14 @@ def moment(seconds: float | None) -> dict[str, Any] | None:
 
 def count(number: int) -> str:
     return f"{number:,}"
+
+
+def compact(number: int) -> str:
+    """`9,999`, `12.3k`, `8.1M`: three digits or so, where exact ones do not fit."""
+    if number < 10_000:
+        return count(number)
+    size, unit = next(one for one in _THOUSANDS if number >= one[0] * 0.9995)
+    return f"{number / size:.1f}{unit}"
 
 
 def file_name(where: str) -> str:
