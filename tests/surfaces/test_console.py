@@ -594,10 +594,10 @@ async def test_work_shows_runtimes_tasks_and_why_they_wait(guarded: InProcessSer
     assert (await visitor.post(path, answer_of(asks) | {"answer": "approve"})).status == 303
     await worker.report(claim, "complete", output="done", native_session="native-1", work_dir="/w")
     task = (await visitor.get(f"/work/tasks/{first['id']}")).body.decode()
-    assert "Starts a new native session" in task
+    assert "Started a new native session" in task
     pointers = (await visitor.get(f"/sessions/{session}/pointers.json")).json
     assert [one["native_session"] for one in pointers["pointers"]] == ["native-1"]
-    assert pointers["decisions"][0]["words"].startswith("Resumes native session native-1: ")
+    assert pointers["decisions"][0]["words"].startswith("Would resume native session native-1: ")
     assert (await visitor.post(f"/work/tasks/{second['id']}/cancel")).status == 303
     assert (await visitor.get(f"/work/tasks/{second['id']}.json")).json["task"]["status"] == "cancelled"
     # A private runtime, its tasks and its sessions are its owner's.

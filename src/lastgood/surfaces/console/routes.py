@@ -92,6 +92,7 @@ def console_routes(
         *view("/work", work.show, "Show tasks and runtimes"),
         *view("/work/tasks/{task}", work.task, "Show a task"),
         act("/work/tasks/{task}/cancel", work.cancel, "Cancel a task"),
+        act("/work/tasks/{task}/rerun", work.rerun, "Run a task again"),
         act("/work/tasks/{task}/continue", work.continue_held, "Continue a held task"),
         *view("/agents", AgentPages(flows).list, "Show the agents"),
         *view("/usage", UsagePage(flows).show, "Show usage and cost"),

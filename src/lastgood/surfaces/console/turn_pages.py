@@ -145,7 +145,7 @@ class TurnPages:
             "decisions": [
                 {
                     "runtime": one["runtime"],
-                    "words": resume_words(one),
+                    "words": resume_words(one, is_done=False),
                     "rejected": one.get("rejected", []),
                     "disclosures": one.get("disclosures", []),
                 }
@@ -166,7 +166,8 @@ class TurnPages:
                 for one in reversed(found)
             ],
         }
-        return Page("pointers.html", "Native sessions", data)
+        names = {one["runtime_id"]: one["runtime"] for one in decided}
+        return Page("pointers.html", "Native sessions", data, more={"names": names})
 
 
 def _used(tries: Sequence[AttemptDetails]) -> list[Usage]:
