@@ -304,6 +304,27 @@ async def test_text_is_shown_and_never_becomes_markup(tmp_path: Path, text: str)
                 assert shown(text)[:40] in shown(seen(page)), path
 
 
+async def test_home_lists_the_agents_that_are_served_with_what_answers(tmp_path: Path) -> None:
+    mini = {"provider": "openai", "model": "gpt-5.4-mini", "base_url": "http://127.0.0.1:9/v1"}
+    files = {
+        "named": {"agents": {"root": {"model": "mini", "description": "Answers"}}, "models": {"mini": mini}},
+        "remote": {"agents": {"root": {"model": "auto", "harness": {"type": "command"}}}},
+    }
+    for key, file in files.items():
+        (tmp_path / f"{key}.yaml").write_text(yaml.safe_dump(file))
+    paths = [str(tmp_path / f"{key}.yaml") for key in files]
+    async with open_inside(tmp_path, AGENT, *paths) as inside:
+        visitor = Visitor(inside)
+        agents = {one["key"]: one for one in (await visitor.get("/home.json")).json["agents"]}
+        assert agents["named"]["answers"] == "openai/gpt-5.4-mini"
+        assert agents["remote"]["answers"] == "a runtime of command"
+        assert agents[AGENT]["answers"] == "builtin/scripted"
+        page = await visitor.get("/")
+        assert 'href="/agents?q=named"' in page.body.decode()
+        for said in ("Served agents", "openai/gpt-5.4-mini", "a runtime of command", "Answers"):
+            assert said in seen(page), said
+
+
 async def test_usage_is_shown_however_many_users_there_are(
     inside: InProcessServer, visitor: Visitor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
