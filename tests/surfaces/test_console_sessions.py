@@ -343,3 +343,40 @@ async def test_hundreds_of_failed_turns_after_one_turn_are_not_all_shown(
     assert data["failed"][-1]["newest"]["id"] == newest
     page = (await visitor.get(f"/sessions/{session}")).body.decode()
     assert "2 earlier turns that failed are not shown" in page
+
+
+async def test_a_tool_call_shows_how_its_result_begins(tmp_path: Path) -> None:
+    """Whether a call worked is seen without opening it."""
+    async with open_inside(tmp_path, AGENT) as inside:
+        session, visitor = await inside.session(), Visitor(inside)
+        call = {"id": "c1", "type": "function", "function": {"name": "shell", "arguments": '{"cmd": "make"}'}}
+        messages: list[dict[str, Any]] = [
+            {"role": "user", "content": "build it"},
+            {"role": "assistant", "content": "", "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": "c1", "content": "\n  <b>exit status 2</b>\nmake: *** all"},
+        ]
+        await inside.good("POST", f"/api/sessions/{session}/messages", {"messages": messages})
+        page = (await visitor.get(f"/sessions/{session}")).body.decode()
+        (summary,) = re.findall(r"<summary><span class=\"tool-name\">.*</summary>", page)
+        assert "&lt;b&gt;exit status 2&lt;/b&gt;</span>" in summary
+        assert "make: ***" not in summary
+
+
+async def test_a_cancelled_turn_does_not_look_like_a_failure(
+    inside: InProcessServer, visitor: Visitor
+) -> None:
+    session = await inside.session()
+    await inside.begun(session)
+    await inside.good("POST", f"/api/sessions/{session}/cancel")
+    page = (await visitor.get(f"/sessions/{session}")).body.decode()
+    assert '<li class="turn ghost cancelled"' in page
+    assert '<span class="status idle">' in page
+
+
+async def test_older_turns_open_where_the_reader_was(inside: InProcessServer, visitor: Visitor) -> None:
+    """Who reads upwards goes on at the end of the older window, not at its beginning."""
+    session = await inside.session()
+    await noted(inside, session, 40)
+    page = (await visitor.get(f"/sessions/{session}")).body.decode()
+    assert '<a href="?to=10#newer">Older turns</a>' in page
+    assert 'id="newer"' in (await visitor.get(f"/sessions/{session}?to=10")).body.decode()

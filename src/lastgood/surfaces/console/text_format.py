@@ -92,6 +92,11 @@ def pretty(value: Any) -> str:
     return json.dumps(value, indent=2, ensure_ascii=False)
 
 
+def first_line(text: str) -> str:
+    """The first line that says something."""
+    return next((line.strip() for line in text[:2000].split("\n") if line.strip()), "")
+
+
 def command_of(arguments: Any) -> str:
     """The whole command of a shell call, or all arguments, so that nothing stays hidden."""
     return visible(_command(arguments))
@@ -198,6 +203,7 @@ def money(amount: float) -> str:
 
 FILTERS: dict[str, Callable[..., Any]] = {
     "count": count,
+    "first_line": first_line,
     "span": span,
     "short": short,
     "pretty": pretty,
