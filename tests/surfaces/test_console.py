@@ -304,6 +304,27 @@ async def test_text_is_shown_and_never_becomes_markup(tmp_path: Path, text: str)
                 assert shown(text)[:40] in shown(seen(page)), path
 
 
+async def test_home_lists_the_agents_that_are_served_with_what_answers(tmp_path: Path) -> None:
+    mini = {"provider": "openai", "model": "gpt-5.4-mini", "base_url": "http://127.0.0.1:9/v1"}
+    files = {
+        "named": {"agents": {"root": {"model": "mini", "description": "Answers"}}, "models": {"mini": mini}},
+        "remote": {"agents": {"root": {"model": "auto", "harness": {"type": "command"}}}},
+    }
+    for key, file in files.items():
+        (tmp_path / f"{key}.yaml").write_text(yaml.safe_dump(file))
+    paths = [str(tmp_path / f"{key}.yaml") for key in files]
+    async with open_inside(tmp_path, AGENT, *paths) as inside:
+        visitor = Visitor(inside)
+        agents = {one["key"]: one for one in (await visitor.get("/home.json")).json["agents"]}
+        assert agents["named"]["answers"] == "openai/gpt-5.4-mini"
+        assert agents["remote"]["answers"] == "a runtime of command"
+        assert agents[AGENT]["answers"] == "builtin/scripted"
+        page = await visitor.get("/")
+        assert 'href="/agents?q=named"' in page.body.decode()
+        for said in ("Served agents", "openai/gpt-5.4-mini", "a runtime of command", "Answers"):
+            assert said in seen(page), said
+
+
 async def test_usage_is_shown_however_many_users_there_are(
     inside: InProcessServer, visitor: Visitor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -594,10 +615,10 @@ async def test_work_shows_runtimes_tasks_and_why_they_wait(guarded: InProcessSer
     assert (await visitor.post(path, answer_of(asks) | {"answer": "approve"})).status == 303
     await worker.report(claim, "complete", output="done", native_session="native-1", work_dir="/w")
     task = (await visitor.get(f"/work/tasks/{first['id']}")).body.decode()
-    assert "Starts a new native session" in task
+    assert "Started a new native session" in task
     pointers = (await visitor.get(f"/sessions/{session}/pointers.json")).json
     assert [one["native_session"] for one in pointers["pointers"]] == ["native-1"]
-    assert pointers["decisions"][0]["words"].startswith("Resumes native session native-1: ")
+    assert pointers["decisions"][0]["words"].startswith("Would resume native session native-1: ")
     assert (await visitor.post(f"/work/tasks/{second['id']}/cancel")).status == 303
     assert (await visitor.get(f"/work/tasks/{second['id']}.json")).json["task"]["status"] == "cancelled"
     # A private runtime, its tasks and its sessions are its owner's.

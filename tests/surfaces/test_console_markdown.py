@@ -26,6 +26,56 @@ def test_bold_and_code(text: str, html: str) -> None:
     assert markdown(text) == html
 
 
+def table(*rows: str) -> str:
+    inside = "".join(f"<tr>{row}</tr>" for row in rows[1:])
+    return (
+        '<div class="table" tabindex="0" role="region" aria-label="Table"><table>'
+        f"<thead><tr>{rows[0]}</tr></thead><tbody>{inside}</tbody></table></div>"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "html"),
+    [
+        (
+            "| a | b |\n|---|--:|\n| **1** | `x|y` |\n| <i> |",
+            table(
+                '<th scope="col">a</th><th scope="col" class="num">b</th>',
+                '<td><b>1</b></td><td class="num"><code>x|y</code></td>',
+                "<td>&lt;i&gt;</td>",
+            ),
+        ),
+        (
+            "before\na | b\n:-- | :-:\n1 \\| 2 | 3 | more\n\nafter",
+            "<p>before</p>"
+            + table('<th scope="col">a</th><th scope="col">b</th>', "<td>1 | 2</td><td>3</td>")
+            + "<p>after</p>",
+        ),
+        ("a | b\nc | d", "<p>a | b\nc | d</p>"),
+        ("a\n---\nb", "<p>a</p><hr><p>b</p>"),
+        (
+            "> quoted **text**\n> more\n\nafter",
+            "<blockquote><p>quoted <b>text</b>\nmore</p></blockquote><p>after</p>",
+        ),
+        ("> > > deep", "<blockquote><p>&gt; &gt; deep</p></blockquote>"),
+    ],
+)
+def test_tables_lines_and_quotes(text: str, html: str) -> None:
+    assert markdown(text) == html
+
+
+WIDE_TABLE = "|" * 24_000 + "\n" + "|-" * 200 + "\n" + "|\n" * 10_000
+
+
+@pytest.mark.parametrize(
+    "text", [WIDE_TABLE, "|" * 45_000, "|-" * 22_000, "| a |\n" * 8_000 + "|---|\n", "> " * 20_000]
+)
+def test_half_tables_and_quotes_take_time_in_proportion_to_the_text(text: str) -> None:
+    began = time.process_time()
+    assert len(markdown(text)) < 30 * len(text)
+    assert time.process_time() - began < 3
+
+
 @pytest.mark.parametrize(
     "text",
     ["**a " * 12_000, "a" + "`" * 5_000 + "a" * 44_000 + " `", "``a` " * 9_000],

@@ -204,6 +204,32 @@ async def test_a_session_whose_last_attempt_failed_is_not_listed_as_idle(
     assert "last failed" not in (await visitor.get("/")).body.decode()
 
 
+async def test_the_page_of_a_session_says_that_its_last_attempt_failed(
+    inside: InProcessServer, visitor: Visitor
+) -> None:
+    """An idle session whose last message was not answered looks like one that was answered, otherwise."""
+    session = await inside.session()
+    await inside.turn(session)
+    first = await inside.failed(session)
+    last = await inside.failed(session)
+    # The older one is tried again, so it is the one that failed last.
+    again = await inside.good("POST", f"/api/sessions/{session}/attempts/{first}/continue")
+    await settled(visitor, f"/sessions/{session}")
+    page = (await visitor.get(f"/sessions/{session}")).body.decode()
+    assert (
+        f'<a class="status failed" href="/sessions/{session}?turn={again["turn"]}#{again["turn"]}">' in page
+    )
+    assert "last attempt failed</a>" in page
+    assert '<span class="status idle">' not in page
+    shown = (await visitor.get(f"/sessions/{session}.json")).json["session"]
+    assert (shown["last_failed"], shown["last_failed_turn"]) == ("failed", again["turn"])
+    assert last not in (first, again["id"])
+    await inside.turn(session)
+    page = (await visitor.get(f"/sessions/{session}")).body.decode()
+    assert "last attempt failed" not in page
+    assert '<span class="status idle">' in page
+
+
 async def test_home_lists_what_reads_the_same_once(inside: InProcessServer, visitor: Visitor) -> None:
     session = await inside.session()
     for _ in range(2):
@@ -317,3 +343,40 @@ async def test_hundreds_of_failed_turns_after_one_turn_are_not_all_shown(
     assert data["failed"][-1]["newest"]["id"] == newest
     page = (await visitor.get(f"/sessions/{session}")).body.decode()
     assert "2 earlier turns that failed are not shown" in page
+
+
+async def test_a_tool_call_shows_how_its_result_begins(tmp_path: Path) -> None:
+    """Whether a call worked is seen without opening it."""
+    async with open_inside(tmp_path, AGENT) as inside:
+        session, visitor = await inside.session(), Visitor(inside)
+        call = {"id": "c1", "type": "function", "function": {"name": "shell", "arguments": '{"cmd": "make"}'}}
+        messages: list[dict[str, Any]] = [
+            {"role": "user", "content": "build it"},
+            {"role": "assistant", "content": "", "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": "c1", "content": "\n  <b>exit status 2</b>\nmake: *** all"},
+        ]
+        await inside.good("POST", f"/api/sessions/{session}/messages", {"messages": messages})
+        page = (await visitor.get(f"/sessions/{session}")).body.decode()
+        (summary,) = re.findall(r"<summary><span class=\"tool-name\">.*</summary>", page)
+        assert "&lt;b&gt;exit status 2&lt;/b&gt;</span>" in summary
+        assert "make: ***" not in summary
+
+
+async def test_a_cancelled_turn_does_not_look_like_a_failure(
+    inside: InProcessServer, visitor: Visitor
+) -> None:
+    session = await inside.session()
+    await inside.begun(session)
+    await inside.good("POST", f"/api/sessions/{session}/cancel")
+    page = (await visitor.get(f"/sessions/{session}")).body.decode()
+    assert '<li class="turn ghost cancelled"' in page
+    assert '<span class="status idle">' in page
+
+
+async def test_older_turns_open_where_the_reader_was(inside: InProcessServer, visitor: Visitor) -> None:
+    """Who reads upwards goes on at the end of the older window, not at its beginning."""
+    session = await inside.session()
+    await noted(inside, session, 40)
+    page = (await visitor.get(f"/sessions/{session}")).body.decode()
+    assert '<a href="?to=10#newer">Older turns</a>' in page
+    assert 'id="newer"' in (await visitor.get(f"/sessions/{session}?to=10")).body.decode()

@@ -1,6 +1,7 @@
 """Tasks on the console: what a run reported, and what it changed."""
 
 import base64
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -45,7 +46,9 @@ async def inside(tmp_path: Path) -> AsyncIterator[InProcessServer]:
         yield opened
 
 
-async def ran(inside: InProcessServer, messages: list[dict[str, Any]], summary: Any = None) -> str:
+async def ran(
+    inside: InProcessServer, messages: list[dict[str, Any]], summary: Any = None, native_session: str = "n"
+) -> str:
     """The path of a task whose run has reported these messages and left these changes."""
     worker = await registered(inside, None)
     new = {"agent": AGENT, "scope": {"kind": "issue", "id": "42"}, "prompt": "x", "runtime": worker.runtime}
@@ -55,7 +58,7 @@ async def ran(inside: InProcessServer, messages: list[dict[str, Any]], summary: 
     await worker.report(claim, "messages", messages=messages)
     body = base64.b64encode(b"x").decode()
     await worker.report(claim, "snapshot", kind="tar", summary=summary or SUMMARY, body=body)
-    await worker.report(claim, "complete", output="done", native_session="n", work_dir="/w")
+    await worker.report(claim, "complete", output="done", native_session=native_session, work_dir="/w")
     return f"/work/tasks/{task['id']}"
 
 
@@ -167,3 +170,65 @@ async def test_the_timeline_of_a_turn_on_a_runtime_has_a_bar_for_each_tool_call(
         ("tool", "", True),  # its result was never reported
     ]
     assert (await visitor.get(page)).status == 200
+
+
+# -- what a reader wants to know first ---------------------------------------------------------
+
+
+async def test_a_task_shows_its_prompt_its_runtime_and_how_long_it_took(inside: InProcessServer) -> None:
+    path = await ran(inside, [{"seq": 1, "type": "text", "content": "hello"}])
+    visitor = Visitor(inside)
+    page, task = seen(await visitor.get(path)), (await visitor.get(f"{path}.json")).json["task"]
+    assert (task["prompt"], task["runtime_name"], task["is_open"]) == ("x", "laptop", False)
+    assert task["span"] is not None
+    for said in ("Prompt", "Runtime", "laptop", "took", "Timeline"):
+        assert said in page, said
+
+
+async def test_an_ended_task_is_run_again_once_however_often_the_form_is_sent(
+    inside: InProcessServer,
+) -> None:
+    path = await ran(inside, [])
+    visitor = Visitor(inside)
+    page = (await visitor.get(path)).body.decode()
+    assert f'action="{path}/rerun"' in page
+    sent = [await visitor.post(f"{path}/rerun", {"key": "the-same-key"}) for _ in range(2)]
+    assert [one.status for one in sent] == [303, 303]
+    assert sent[0].headers["location"] == sent[1].headers["location"] != path
+    again = (await visitor.get(f"{sent[0].headers['location']}.json")).json["task"]
+    assert (again["status"], again["prompt"]) == ("queued", "x")
+    assert (
+        f'action="{sent[0].headers["location"]}/rerun"'
+        not in (await visitor.get(sent[0].headers["location"])).body.decode()
+    )
+    assert len(await inside.good("GET", "/api/tasks")) == 2
+
+
+async def test_the_resume_explanation_names_runtimes_and_shortens_native_sessions(
+    inside: InProcessServer,
+) -> None:
+    """`it belongs to runtime rt_…` tells nobody which machine that is."""
+    native = "d14fcc7fad664bbe821e35b1af53c52e"
+    await registered(inside, None, worker="w2", name="build-box")
+    path = await ran(inside, [], native_session=native)
+    visitor = Visitor(inside)
+    session = (await visitor.get(f"{path}.json")).json["task"]["session"]
+    page = re.sub("<[^>]+>", "", (await visitor.get(f"/sessions/{session}/pointers")).body.decode())
+    assert "Would resume native session d14fcc7f: same runtime; last turn committed." in page
+    assert page.count("it belongs to runtime laptop") == 1
+    assert "rt_" not in page
+    words = (await visitor.get(f"/sessions/{session}/pointers.json")).json["decisions"][0]["words"]
+    assert native in words
+
+
+async def test_a_chat_in_the_list_of_tasks_does_not_repeat_the_id_of_its_session(
+    inside: InProcessServer,
+) -> None:
+    worker = await registered(inside, None)
+    session = await inside.session()
+    await inside.good("PATCH", f"/api/sessions/{session}/runtime", {"runtime_id": worker.runtime})
+    body = {"messages": [{"content": "hello"}], "wait": False}
+    await inside.good("POST", f"/api/sessions/{session}/turns", body)
+    page = await Visitor(inside).get("/work")
+    assert session not in seen(page)
+    assert f'href="/sessions/{session}"' in page.body.decode()

@@ -91,3 +91,47 @@ def test_bars_stay_in_the_picture_whatever_clocks_say() -> None:
     for one in timeline([backwards], 30.0, 0.0)["lanes"]:
         assert 0 <= one["x"] <= WIDTH
         assert 0 < one["width"] <= WIDTH - one["x"] + 0.1
+
+
+def test_the_bar_of_what_failed_names_the_error() -> None:
+    failed = tried(ONE, AttemptStatus.FAILED, 10.0, 20.0, CALLS, RESULT, error_code="model_overloaded")
+    last = timeline([failed], None, 99.0)["lanes"][-1]
+    assert (last["kind"], last["label"], last["detail"]) == ("unfinished", "Not finished", "model_overloaded")
+
+
+def test_the_legend_explains_what_is_in_the_picture_and_nothing_else() -> None:
+    died = tried(ONE, AttemptStatus.INTERRUPTED, 10.0, 16.0, CALLS, RESULT)
+    again = tried(TWO, AttemptStatus.WAITING, 17.0, None, CALLS, RESULT, number=2, continues=ONE)
+    names = [one["name"] for one in timeline([died, again], 9.0, 20.0)["legend"]]
+    assert names == [
+        "in the queue",
+        "model",
+        "tool",
+        "adopted from an earlier attempt",
+        "waits for a person",
+        "not finished",
+        "failed or cut",
+        "the process ended",
+    ]
+    done = tried(ONE, AttemptStatus.COMMITTED, 10.0, 16.0)
+    assert [one["name"] for one in timeline([done], None, 20.0)["legend"]] == ["model"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "labels"),
+    [
+        (0.004, ["0", "1 ms", "2 ms", "3 ms", "4 ms"]),
+        (9.0, ["0", "2.0 s", "4.0 s", "6.0 s", "8.0 s"]),
+        (31.0, ["0", "10 s", "20 s", "30 s"]),
+        (200.0, ["0", "1 min", "2 min", "3 min"]),
+        (86_400.0, ["0", "6 h", "12 h", "18 h", "1 d"]),
+        (2_000_000.0, ["0", "7 d", "14 d", "21 d"]),
+    ],
+)
+def test_the_axis_has_a_few_round_times(seconds: float, labels: list[str]) -> None:
+    made = timeline([tried(ONE, AttemptStatus.COMMITTED, 10.0, 10.0 + seconds)], None, 0.0)
+    assert [one["label"] for one in made["ticks"]] == labels
+    places = [one["x"] for one in made["ticks"]]
+    assert places == sorted(places)
+    assert places[0] == 0
+    assert places[-1] <= WIDTH

@@ -195,12 +195,12 @@ class SessionReader:
 
     async def failed_last(
         self, tenant: TenantId, sessions: Collection[Session]
-    ) -> Mapping[SessionId, AttemptStatus]:
-        """Those of these sessions whose newest attempt failed or was interrupted, and nothing runs now."""
+    ) -> Mapping[SessionId, Attempt]:
+        """The newest attempts of the sessions in which it failed or was interrupted, and nothing runs now."""
         idle = [one.id for one in sessions if one.attempt is None]
         newest = await self._store.newest_attempts(tenant, idle) if idle else {}
         bad = (AttemptStatus.FAILED, AttemptStatus.INTERRUPTED)
-        return {id: attempt.status for id, attempt in newest.items() if attempt.status in bad}
+        return {id: attempt for id, attempt in newest.items() if attempt.status in bad}
 
     async def decisions(self, session: Session) -> tuple[AuditRecord, ...]:
         """Who answered the last questions of a session, newest first."""

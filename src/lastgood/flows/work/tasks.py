@@ -176,13 +176,14 @@ class Tasks:
     async def rerun(self, new: NewTaskRequest, source: Task) -> Enqueued:
         """The same prompt once more, on the source's own runtime unless the request names another one."""
         session = await self._access.session(new.tenant, source.session, new.user)
-        messages = await self._input_of(source)
+        messages = await self.input_of(source)
         wish = RuntimeWish(
             new.tenant, new.user, source.agent_key, None, session, new.runtime or source.runtime
         )
         return await self._queue(new, session, source.agent_key, messages, wish)
 
-    async def _input_of(self, task: Task) -> tuple[Message, ...]:
+    async def input_of(self, task: Task) -> tuple[Message, ...]:
+        """Returns the messages that the task was queued with. Conflict: they are not stored any more."""
         request = await self._store.read_request(task.tenant, task.turn)
         if request is not None and request.messages is not None:
             return request.messages

@@ -6,7 +6,6 @@ Each is a form. A form that is sent twice, by an impatient click or a reload, ha
 from __future__ import annotations
 
 import hashlib
-import re
 import secrets
 from collections.abc import Mapping
 from contextlib import suppress
@@ -21,12 +20,10 @@ from lastgood.model.messages import Message, user
 from lastgood.model.queue import NewQueued, QueueKind
 from lastgood.model.sessions import TurnKind
 from lastgood.surfaces.console.console_flows import ConsoleFlows
-from lastgood.surfaces.console.forms import Done, text_of
+from lastgood.surfaces.console.forms import Done, form_key, text_of
 from lastgood.surfaces.http.asgi import Request
 from lastgood.surfaces.http.principal import Principal
 from lastgood.surfaces.http.turn_headers import fingerprint, queue_entry, session_of
-
-_KEY = re.compile(r"[A-Za-z0-9_-]{8,64}")
 
 
 class SessionActions:
@@ -42,7 +39,7 @@ class SessionActions:
         agents, sessions = self._flows.agents, self._flows.sessions
         agent = agents.canonical_key(text_of(fields, "agent"))
         await agents.resolve(agent)
-        id = _session_of_form(caller, _key(fields))
+        id = _session_of_form(caller, form_key(fields))
         if await sessions.find(caller.tenant, id) is not None:
             await self._submit(request, id, messages, fields)
             return _to(id)
@@ -78,7 +75,7 @@ class SessionActions:
         fields: Mapping[str, str],
         reserve: Reserve | None = None,
     ) -> None:
-        key = _key(fields)
+        key = form_key(fields)
         ask = Ask(
             tenant=request.caller.tenant,
             session=session,
@@ -105,7 +102,7 @@ class SessionActions:
             turn=self._flows.queue.new_turn(),
             kind=QueueKind.FOLLOWUP,
             messages=(user(text),),
-            key=_key(fields),
+            key=form_key(fields),
             fingerprint=fingerprint(request, {"text": text}),
             caller=request.caller.name,
             user=request.caller.user,
@@ -201,12 +198,3 @@ def _session_of_form(caller: Principal, key: str | None) -> SessionId:
     node. Without a key, each form makes its own."""
     whose = (caller.tenant, caller.name, caller.user, key or secrets.token_hex(16))
     return SessionId("ses_" + hashlib.sha256("\n".join(whose).encode()).hexdigest()[:32])
-
-
-def _key(fields: Mapping[str, str]) -> str | None:
-    key = fields.get("key", "")
-    if not key:
-        return None
-    if _KEY.fullmatch(key) is None:
-        raise InvalidRequest("`key` must be 8 to 64 letters, digits, - or _", param="key")
-    return f"console-{key}"

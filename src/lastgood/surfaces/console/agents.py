@@ -75,6 +75,7 @@ class AgentPages:
 class _Summary:
     key: str
     description: str = ""
+    answers: str = ""  # the model, or the kind of runtime
     warnings: int = 0
     is_stale: bool = False
     error: LastgoodError | None = None
@@ -84,6 +85,7 @@ class _Summary:
         return {
             "key": self.key,
             "description": self.description,
+            "answers": self.answers,
             "warnings": self.warnings,
             "is_stale": self.is_stale,
             "problem": _problem(self.error, caller) if self.error is not None else "",
@@ -116,7 +118,8 @@ class AgentSummaries:
             except LastgoodError as error:
                 found.append(_Summary(key, error=error))
             else:
-                found.append(_Summary(key, agent.description, len(agent.warnings), bool(agent.stale)))
+                warnings, is_stale = len(agent.warnings), bool(agent.stale)
+                found.append(_Summary(key, agent.description, _answers(agent), warnings, is_stale))
         return found
 
 
@@ -177,6 +180,10 @@ def _models(agent: AgentSpec) -> list[str]:
         return []
     refs = spec.first_available or spec.alloy or (spec.ref,)
     return [] if refs == (agent.model,) else [*refs]
+
+
+def _answers(agent: AgentSpec) -> str:
+    return f"a runtime of {agent.harness}" if agent.harness else ", ".join(_models(agent) or [agent.model])
 
 
 def _unusable(key: str, error: LastgoodError, caller: Principal) -> dict[str, Any]:

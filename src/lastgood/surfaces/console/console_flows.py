@@ -16,6 +16,8 @@ from lastgood.flows.submit import Submitter
 from lastgood.flows.turns import Turns
 from lastgood.flows.usage import UsageReader
 from lastgood.flows.work.assembly import WorkFlows
+from lastgood.model.attempts import TurnRequest
+from lastgood.model.ids import TenantId
 from lastgood.surfaces.http.rate_limit import RateLimiter
 
 
@@ -38,3 +40,7 @@ class ConsoleFlows:
     def check_open(self) -> None:
         if self.is_draining():
             raise ShuttingDown()
+
+    async def author(self, tenant: TenantId, sent: TurnRequest | None) -> str:
+        """Returns who sent a request, for people; an empty text if that is not known."""
+        return "" if sent is None else await self.authors.name(tenant, sent.user, sent.caller)

@@ -7,6 +7,7 @@ Sec-Fetch-Site); this is the second lock.
 from __future__ import annotations
 
 import hmac
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from urllib.parse import parse_qsl
@@ -19,6 +20,7 @@ from lastgood.surfaces.http.cookies import cookie_of
 #: A message may be long. A tool may ask for many values.
 MOST_BYTES = 8 * 1024 * 1024
 _MOST_FIELDS = 500
+_KEY = re.compile(r"[A-Za-z0-9_-]{8,64}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,3 +71,13 @@ def text_of(fields: Mapping[str, str], name: str) -> str:
     if not text:
         raise InvalidRequest(f"`{name}` is empty; write something", param=name)
     return text
+
+
+def form_key(fields: Mapping[str, str]) -> str | None:
+    """Returns the idempotency key of what a form does: sent twice, it happens once."""
+    key = fields.get("key", "")
+    if not key:
+        return None
+    if _KEY.fullmatch(key) is None:
+        raise InvalidRequest("`key` must be 8 to 64 letters, digits, - or _", param="key")
+    return f"console-{key}"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -16,6 +17,11 @@ if TYPE_CHECKING:
 _LONGEST = 50_000
 _FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,})")
 _HEADING = re.compile(r"^(#{1,6}) +(.+)$")
+_LINE = re.compile(r"^ {0,3}(?:(?:- *){3,}|(?:\* *){3,}|(?:_ *){3,})$")
+_QUOTE = re.compile(r"^ {0,3}> ?")
+#: The line below the head of a table, and what parts its cells: a bar that is not in code and not escaped.
+_RULE = re.compile(r"^ *\|? *:?-+:? *(?:\| *:?-+:? *)*\|? *$")
+_BAR = re.compile(r"(`+)[^`]*\1|\\.|(\|)")
 _BULLET = re.compile(r"^\s{0,6}(?:[-*+]|(\d{1,9})[.)]) +(.*)$")
 #: Runs of one length, as Markdown has it. A run of any length would be tried in all its parts, each to the
 #: end of the text.
@@ -47,6 +53,22 @@ def _blocks(lines: list[str]) -> Iterator[str]:
         elif heading := _HEADING.match(line):
             yield f'<p class="heading">{_inline(heading[2])}</p>'
             place += 1
+        elif _LINE.match(line):
+            yield "<hr>"
+            place += 1
+        elif _QUOTE.match(line):
+            end = place
+            while end < len(lines) and _QUOTE.match(lines[end]):
+                end += 1
+            quoted = "\n".join(_QUOTE.sub("", one) for one in lines[place:end])
+            yield f"<blockquote><p>{_inline(quoted)}</p></blockquote>"
+            place = end
+        elif _begins_table(lines, place):
+            end = place + 2
+            while end < len(lines) and "|" in lines[end]:
+                end += 1
+            yield _table(lines[place], lines[place + 1], lines[place + 2 : end])
+            place = end
         elif _BULLET.match(line):
             end = place
             while end < len(lines) and (_BULLET.match(lines[end]) or lines[end].startswith("  ")):
@@ -57,14 +79,48 @@ def _blocks(lines: list[str]) -> Iterator[str]:
             place += 1
         else:
             end = place + 1
-            while end < len(lines) and lines[end].strip() and not _begins_block(lines[end]):
+            while end < len(lines) and lines[end].strip() and not _begins_block(lines, end):
                 end += 1
             yield f"<p>{_inline(chr(10).join(lines[place:end]))}</p>"
             place = end
 
 
-def _begins_block(line: str) -> bool:
-    return bool(_FENCE.match(line) or _HEADING.match(line) or _BULLET.match(line))
+def _begins_block(lines: list[str], place: int) -> bool:
+    patterns = (_FENCE, _HEADING, _LINE, _QUOTE, _BULLET)
+    return any(one.match(lines[place]) for one in patterns) or _begins_table(lines, place)
+
+
+def _begins_table(lines: list[str], place: int) -> bool:
+    if "|" not in lines[place] or place + 1 >= len(lines):
+        return False
+    rule = lines[place + 1]
+    return "|" in rule and _RULE.match(rule) is not None
+
+
+def _cells(line: str) -> list[str]:
+    bars = [found.start() for found in _BAR.finditer(line) if found[2]]
+    edges = [-1, *bars, len(line)]
+    cells = [line[left + 1 : right].strip() for left, right in pairwise(edges)]
+    first, last = int(not cells[0]), len(cells) - int(len(cells) > 1 and not cells[-1])
+    return [one.replace("\\|", "|") for one in cells[first:last]]
+
+
+def _table(head: str, rule: str, rows: list[str]) -> str:
+    """Of a row, as many cells as the head has. What is missing is not made up: a head of a thousand cells
+    and a thousand short rows would be a page of a million."""
+    names = _cells(head)
+    numbers = [one.endswith(":") and not one.startswith(":") for one in _cells(rule)[: len(names)]]
+    kinds = [' class="num"' if one else "" for one in numbers] + [""] * (len(names) - len(numbers))
+
+    def row(line: str) -> str:
+        shown = (f"<td{kind}>{_inline(text)}</td>" for kind, text in zip(kinds, _cells(line), strict=False))
+        return f"<tr>{''.join(shown)}</tr>"
+
+    titles = (f'<th scope="col"{kind}>{_inline(name)}</th>' for kind, name in zip(kinds, names, strict=True))
+    return (
+        '<div class="table" tabindex="0" role="region" aria-label="Table"><table>'
+        f"<thead><tr>{''.join(titles)}</tr></thead><tbody>{''.join(map(row, rows))}</tbody></table></div>"
+    )
 
 
 def _list(lines: list[str]) -> str:

@@ -17,6 +17,7 @@ from lastgood.surfaces.console.pages import Pages, View
 from lastgood.surfaces.console.reference_page import Describe, ReferencePage
 from lastgood.surfaces.console.session_list import SessionListPage
 from lastgood.surfaces.console.session_page import SessionPages
+from lastgood.surfaces.console.turn_pages import TurnPages
 from lastgood.surfaces.console.usage_page import UsagePage
 from lastgood.surfaces.console.work import WorkPages
 from lastgood.surfaces.http.app import Route
@@ -59,7 +60,7 @@ def console_routes(
     rows = _Rows(pages)
     view, act, page = rows.view, rows.act, rows.page
     login = LoginHandlers(pages, find_caller)
-    session, actions = SessionPages(flows, pages.gate), SessionActions(flows)
+    session, turns, actions = SessionPages(flows, pages.gate), TurnPages(flows), SessionActions(flows)
     approvals, work = ApprovalPages(flows), WorkPages(flows)
     return [
         page("GET", "/login", login.show, None, "Show the login"),
@@ -70,10 +71,10 @@ def console_routes(
         act("/chat", actions.chat, "Start a session with a message"),
         *view("/sessions", SessionListPage(flows, pages.gate).show, "Show the sessions"),
         *view(_ONE, session.show, "Show a session"),
-        *view(f"{_ONE}/attempts/{{attempt}}", session.attempt, "Show an attempt"),
-        *view(f"{_ONE}/turns/{{turn}}", session.turn, "Show the timeline of a turn"),
-        *view(f"{_ONE}/turns/{{turn}}/prompt", session.prompt, "Show what the model saw"),
-        *view(f"{_ONE}/pointers", session.pointers, "Show the native sessions"),
+        *view(f"{_ONE}/attempts/{{attempt}}", turns.attempt, "Show an attempt"),
+        *view(f"{_ONE}/turns/{{turn}}", turns.turn, "Show the timeline of a turn"),
+        *view(f"{_ONE}/turns/{{turn}}/prompt", turns.prompt, "Show what the model saw"),
+        *view(f"{_ONE}/pointers", turns.pointers, "Show the native sessions"),
         act(f"{_ONE}/send", actions.send, "Send a message"),
         act(f"{_ONE}/cancel", actions.cancel, "Cancel the running turn"),
         act(f"{_ONE}/attempts/{{attempt}}/retry", actions.retry, "Retry a failed turn"),
@@ -91,6 +92,7 @@ def console_routes(
         *view("/work", work.show, "Show tasks and runtimes"),
         *view("/work/tasks/{task}", work.task, "Show a task"),
         act("/work/tasks/{task}/cancel", work.cancel, "Cancel a task"),
+        act("/work/tasks/{task}/rerun", work.rerun, "Run a task again"),
         act("/work/tasks/{task}/continue", work.continue_held, "Continue a held task"),
         *view("/agents", AgentPages(flows).list, "Show the agents"),
         *view("/usage", UsagePage(flows).show, "Show usage and cost"),

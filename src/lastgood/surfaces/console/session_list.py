@@ -24,10 +24,12 @@ async def listed_views(
 ) -> list[dict[str, Any]]:
     """With how the newest attempt ended, if it failed: nothing else shows that a session did not answer."""
     failed = await flows.sessions.failed_last(tenant, sessions)
-    return [
-        session_view(one) | {"last_failed": failed[one.id].value if one.id in failed else None}
-        for one in sessions
-    ]
+    views = []
+    for one in sessions:
+        last = failed.get(one.id)
+        ended = {"last_failed": last and last.status.value, "last_failed_turn": last and last.turn}
+        views.append(session_view(one) | ended)
+    return views
 
 
 class SessionListPage:

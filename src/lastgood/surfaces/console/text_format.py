@@ -16,7 +16,12 @@ from lastgood.surfaces.http.resource import timestamp
 if TYPE_CHECKING:
     from markupsafe import Markup
 
-_ID = re.compile(r"\b(?:task|turn|ses|att|rt)_[0-9a-f]{32}\b")
+#: Our ids, and those of agent CLIs: 32 hexadecimal digits, with or without dashes.
+_ID = re.compile(
+    r"\b(?:(?:task|turn|ses|att|rt)_[0-9a-f]{32}|wrk_[0-9a-f]{24}|[0-9a-f]{32}"
+    r"|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\b"
+)
+_THOUSANDS = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
 _UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
 
@@ -56,15 +61,23 @@ def count(number: int) -> str:
     return f"{number:,}"
 
 
+def compact(number: int) -> str:
+    """`9,999`, `12.3k`, `8.1M`: three digits or so, where exact ones do not fit."""
+    if number < 10_000:
+        return count(number)
+    size, unit = next(one for one in _THOUSANDS if number >= one[0] * 0.9995)
+    return f"{number / size:.1f}{unit}"
+
+
 def file_name(where: str) -> str:
     """The last part of a path or URL."""
     return where.rstrip("/").rpartition("/")[2] or where
 
 
 def short(id: str) -> str:
-    """`ses_3f2a9c81`: enough for people to tell ids apart."""
+    """`ses_3f2a9c81`: enough for people to tell ids apart. Ids of agent CLIs have no prefix."""
     kind, _, rest = id.partition("_")
-    return f"{kind}_{rest[:8]}" if rest else id[:12]
+    return f"{kind}_{rest[:8]}" if rest else id[:8] if _ID.fullmatch(id) else id[:12]
 
 
 def pretty(value: Any) -> str:
@@ -77,6 +90,11 @@ def pretty(value: Any) -> str:
         if not isinstance(value, dict | list):
             return str(value)
     return json.dumps(value, indent=2, ensure_ascii=False)
+
+
+def first_line(text: str) -> str:
+    """The first line that says something."""
+    return next((line.strip() for line in text[:2000].split("\n") if line.strip()), "")
 
 
 def command_of(arguments: Any) -> str:
@@ -105,18 +123,17 @@ def path(text: str) -> Markup:
     return Markup("/<wbr>").join(escape(part) for part in text.split("/"))
 
 
-def linked(text: str) -> Markup:
-    """A sentence in which ids are short, and those of tasks are links."""
+def linked(text: str, runtimes: Mapping[str, str] | None = None) -> Markup:
+    """A sentence in which ids are short, those of tasks are links, and runtimes have their names."""
     from markupsafe import Markup, escape
 
     made, last = Markup(""), 0
     for found in _ID.finditer(text):
         id = found[0]
-        shown = (
-            Markup('<a href="/work/tasks/{}">{}</a>').format(id, short(id))
-            if id[0:5] == "task_"
-            else short(id)
-        )
+        if id.startswith("task_"):
+            shown = Markup('<a href="/work/tasks/{}">{}</a>').format(id, short(id))
+        else:
+            shown = Markup('<span title="{}">{}</span>').format(id, (runtimes or {}).get(id) or short(id))
         made, last = made + escape(text[last : found.start()]) + shown, found.end()
     return made + escape(text[last:])
 
@@ -155,18 +172,23 @@ _SENTENCES: dict[str, Callable[[Any], str]] = {
 }
 
 
-def resume_words(decision: Mapping[str, Any]) -> str:
-    """`Resumes native session 3f2a on this runtime: same runtime, last turn committed.`"""
-    match decision.get("decision"):
-        case "native":
-            what = f"Resumes native session {decision.get('native_session')}"
-        case "replay":
-            what = "Starts a new native session with the transcript"
-        case "fresh":
-            what = "Starts a new native session without history"
-        case other:
-            what = str(other)
-    return f"{what}: {decision.get('reason', '')}."
+_RESUMED = {
+    "native": "Resumed native session {}",
+    "replay": "Started a new native session with the transcript",
+    "fresh": "Started a new native session without history",
+}
+_WOULD_RESUME = {
+    "native": "Would resume native session {}",
+    "replay": "Would start a new native session with the transcript",
+    "fresh": "Would start a new native session without history",
+}
+
+
+def resume_words(decision: Mapping[str, Any], *, is_done: bool = True) -> str:
+    """`Resumed native session 3f2a: same runtime; last turn committed.`, or what the next turn would do."""
+    kind = str(decision.get("decision"))
+    words = (_RESUMED if is_done else _WOULD_RESUME).get(kind, kind)
+    return f"{words.format(decision.get('native_session'))}: {decision.get('reason', '')}."
 
 
 def percent(text: str) -> str:
@@ -181,6 +203,7 @@ def money(amount: float) -> str:
 
 FILTERS: dict[str, Callable[..., Any]] = {
     "count": count,
+    "first_line": first_line,
     "span": span,
     "short": short,
     "pretty": pretty,

@@ -19,6 +19,14 @@ from lastgood.surfaces.console.text_format import command_of, span
 
 WIDTH = 1000
 _LEAST = 3.0  # a bar that is shorter could not be seen
+_LEAST_ADOPTED = 9.0  # it stands for a step, not for time, so it must be found
+_MOST_TICKS = 4.5
+#: Seconds between two marks of the axis, in lengths that people count in.
+_ROUND = (
+    *(number * unit for unit in (0.001, 0.01, 0.1, 1.0) for number in (1, 2, 5)),
+    *(number * unit for unit in (1.0, 60.0) for number in (10, 20, 30, 60)),
+    *(number * 3600.0 for number in (2, 6, 12, 24, 48, 168, 336, 720)),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +64,37 @@ def timeline(
     return {
         "lanes": lanes,
         "seconds": scale.seconds,
+        "ticks": _ticks(scale.seconds),
+        "legend": _legend(lanes, is_cut=bool(died)),
         "boundaries": [scale.bar(one.ended_at or now, one.ended_at or now)["x"] for one in died],
     }
+
+
+def _ticks(seconds: float) -> list[dict[str, Any]]:
+    """The marks of the axis: a few round times since the beginning."""
+    step = next((one for one in _ROUND if seconds / one <= _MOST_TICKS), _ROUND[-1])
+    marks = [number * step for number in range(int(seconds / step + 1e-6) + 1)]
+    return [
+        {"x": round(min(one / seconds, 1.0) * WIDTH, 1), "label": span(one) if one else "0"} for one in marks
+    ]
+
+
+def _legend(lanes: Sequence[Mapping[str, Any]], *, is_cut: bool) -> list[dict[str, str]]:
+    """What the colours mean, of those that are there."""
+    kinds = {one["kind"] for one in lanes if not one["is_adopted"]}
+    entries = (
+        ("of-queue", "in the queue", "queue" in kinds),
+        ("of-model", "model", "model" in kinds),
+        ("of-tool", "tool", "tool" in kinds),
+        ("of-hook", "hook", "hook" in kinds),
+        ("of-steer", "message to the running turn", "steer" in kinds),
+        ("adopted", "adopted from an earlier attempt", any(one["is_adopted"] for one in lanes)),
+        ("of-person", "waits for a person", "person" in kinds),
+        ("open", "not finished", any(one["is_open"] for one in lanes)),
+        ("of-unfinished", "failed or cut", "unfinished" in kinds),
+        ("boundary", "the process ended", is_cut),
+    )
+    return [{"key": key, "name": name} for key, name, is_there in entries if is_there]
 
 
 def _of_attempt(
@@ -79,9 +116,7 @@ def _of_attempt(
     last = attempt.started_at
     for place, step in enumerate(one.steps):
         if place < adopted:
-            lanes.append(
-                _step(step, commands, attempt.started_at, attempt.started_at, scale) | {"is_adopted": True}
-            )
+            lanes.append(_adopted(step, commands, attempt.started_at, scale))
             continue
         if not step.ended_at:
             continue  # of an older journal: nobody knows when it was
@@ -134,7 +169,15 @@ def _rest(attempt: Attempt, last: float, end: float, scale: _Scale, answered_by:
             kind, label = "model", "In progress"
         case _:
             kind, label = "unfinished", "Not finished"
-    return _lane(kind, label, last, end, scale, is_open=attempt.ended_at is None)
+    made = _lane(kind, label, last, end, scale, is_open=attempt.ended_at is None)
+    return made | {"detail": attempt.error_code or ""}
+
+
+def _adopted(step: Step, commands: dict[str, tuple[str, str]], at: float, scale: _Scale) -> dict[str, Any]:
+    """A mark where the attempt begins: the time was spent by an earlier one."""
+    lane = _step(step, commands, at, at, scale)
+    wide = max(lane["width"], _LEAST_ADOPTED)
+    return lane | {"is_adopted": True, "x": min(lane["x"], WIDTH - wide), "width": wide}
 
 
 def _step(

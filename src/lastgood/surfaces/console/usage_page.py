@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
+from urllib.parse import urlencode
 
 from lastgood.errors import InvalidRequest
 from lastgood.flows.usage import UsageReport
@@ -12,8 +14,9 @@ from lastgood.model.tokens import Scope
 from lastgood.model.usage import UsageCounts, UsageDimension, UsageRow, UsageStep
 from lastgood.surfaces.console.console_flows import ConsoleFlows
 from lastgood.surfaces.console.pages import Page
-from lastgood.surfaces.console.text_format import money, span
+from lastgood.surfaces.console.text_format import compact, count, money, short, span
 from lastgood.surfaces.http.asgi import Request
+from lastgood.surfaces.http.principal import ANYBODY
 from lastgood.surfaces.http.resource import timestamp
 
 #: Length in hours, and of its steps. What people choose from.
@@ -24,6 +27,7 @@ RANGES = {
     "year": (365 * 24, UsageStep.DAY),
 }
 _MOST_NAMES = 12
+_ORDER = (UsageDimension.AGENT, UsageDimension.USER, UsageDimension.MODEL, UsageDimension.RUNTIME)
 _HEIGHT = 60
 NOTHING = "none"
 
@@ -39,21 +43,33 @@ class UsagePage:
         hours, step = RANGES[name]
         tenant, now = request.caller.tenant, self._flows.now()
         since = now - (hours - (1 if step is UsageStep.HOUR else 24)) * 3600
-        over_time = await self._flows.usage.report(tenant, since=since, step=step)
+        only = {by: request.query[by.value] for by in UsageDimension if by.value in request.query}
+        over_time = await self._flows.usage.report(tenant, since=since, step=step, only=only)
+        names = await self._runtime_names(request)
         tables: dict[str, list[dict[str, Any]] | None] = {}
-        for by in UsageDimension:
+        for by in (one for one in _ORDER if one not in only):
             try:
-                found = await self._flows.usage.report(tenant, since=since, step=step, by=by, is_whole=True)
-                tables[by.value] = _table(found.rows)
+                found = await self._flows.usage.report(
+                    tenant, since=since, step=step, by=by, only=only, is_whole=True
+                )
+                tables[by.value] = _table(found.rows, by, names)
             except InvalidRequest:  # too many to read; the rest of the page must not suffer from that
                 tables[by.value] = None
         data = {
             "range": name,
+            "filters": [
+                {"by": by.value, "name": name, "label": _label(by, name, names)} for by, name in only.items()
+            ],
             "total": _counts(over_time.total),
             "plots": plots(over_time),
             "tables": tables,
         }
-        more = {"ranges": list(RANGES), "names": await self._runtime_names(request)}
+        filters = {by.value: name for by, name in only.items()}
+        more = {
+            "ranges": list(RANGES),
+            "link": partial(_link, {"range": name, **filters}),
+            "query": urlencode(filters),
+        }
         return Page("usage.html", "Usage", data, more=more)
 
     async def _runtime_names(self, request: Request) -> dict[str, str]:
@@ -64,14 +80,33 @@ class UsagePage:
         return {one.id: one.name for one in listed}
 
 
-def _table(rows: Sequence[UsageRow]) -> list[dict[str, Any]]:
+def _link(chosen: Mapping[str, str], **changed: str | None) -> str:
+    """The address of this page with other filters, or another range. None removes a filter."""
+    kept = {name: value for name, value in {**chosen, **changed}.items() if value is not None}
+    return f"/usage?{urlencode(kept)}"
+
+
+def _label(by: UsageDimension, name: str, runtimes: Mapping[str, str]) -> str:
+    match by:
+        case UsageDimension.RUNTIME:
+            return runtimes.get(name, short(name)) if name else "this server"
+        case UsageDimension.USER if name == ANYBODY.name:
+            return "a caller without a token"
+        case _:
+            return name or "unknown"
+
+
+def _table(rows: Sequence[UsageRow], by: UsageDimension, runtimes: Mapping[str, str]) -> list[dict[str, Any]]:
     """The largest ones, and the others in one row."""
     most = sorted(rows, key=lambda row: (-row.counts.cost, -row.counts.attempts, row.name))
-    listed = [{"name": row.name, **_counts(row.counts)} for row in most[:_MOST_NAMES]]
+    listed: list[dict[str, Any]] = [
+        {"name": row.name, "label": _label(by, row.name, runtimes), **_counts(row.counts)}
+        for row in most[:_MOST_NAMES]
+    ]
     rest = most[_MOST_NAMES:]
     if rest:
         total = sum((row.counts for row in rest), UsageCounts())
-        listed.append({"name": f"{len(rest)} others", **_counts(total)})
+        listed.append({"name": None, "label": f"{len(rest)} others", **_counts(total)})
     return listed
 
 
@@ -98,13 +133,15 @@ def plots(report: UsageReport) -> list[dict[str, Any]]:
     steps = [(hour, by_hour.get(hour, UsageCounts())) for hour in range(report.since, report.until, size)]
     total = report.total
     return [
-        _plot("Turns", f"{total.turns:,}", steps, lambda one: one.turns, lambda one: one.failures),
+        _plot("Turns", count(total.turns), steps, lambda one: one.turns, lambda one: one.failures),
+        _plot("Failed", count(total.failures), steps, lambda _: 0, lambda one: one.failures),
         _plot("Mean time", _counts(total)["mean"], steps, _mean, worded=span),
         _plot(
             "Tokens",
-            f"{total.input_tokens + total.output_tokens:,}",
+            compact(total.input_tokens + total.output_tokens),
             steps,
             lambda one: one.input_tokens + one.output_tokens,
+            worded=compact,
         ),
         _plot("Cost", money(total.cost), steps, lambda one: one.cost, worded=money),
     ]
@@ -120,9 +157,10 @@ def _plot(
     steps: Sequence[tuple[int, UsageCounts]],
     value: Any,
     failed: Any = lambda one: 0,
-    worded: Any = lambda number: f"{number:,}",
+    worded: Any = count,
 ) -> dict[str, Any]:
-    most = max((value(one) + failed(one) for _, one in steps), default=0) or 1
+    highest = max((value(one) + failed(one) for _, one in steps), default=0)
+    most = highest or 1
     bars = []
     for place, (hour, counts) in enumerate(steps):
         good, bad = value(counts) / most * _HEIGHT, failed(counts) / most * _HEIGHT
@@ -139,4 +177,4 @@ def _plot(
     by_hour = len(steps) < 2 or steps[1][0] - steps[0][0] == 1
     first, last = (time.strftime("%H:%M" if by_hour else "%d %b", time.gmtime(one * 3600)) for one in ends)
     plot = {"title": title, "total": total, "bars": bars, "steps": len(steps), "height": _HEIGHT}
-    return plot | {"first": first, "last": last}
+    return plot | {"first": first, "last": last, "peak": worded(highest) if highest else ""}

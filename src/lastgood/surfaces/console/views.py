@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -19,7 +20,7 @@ from lastgood.model.queue import Queued
 from lastgood.model.runtimes import Runtime
 from lastgood.model.sessions import Branch, Session, Turn
 from lastgood.surfaces.console.elicitation_form import fields_of
-from lastgood.surfaces.console.text_format import command_of, decisions, moment, resume_words, span
+from lastgood.surfaces.console.text_format import ago, command_of, decisions, moment, resume_words, span
 
 #: A message on a page is cut after so many characters; the API has all of it.
 MOST_CHARACTERS = 20_000
@@ -262,12 +263,18 @@ def task_view(shown: ShownTask) -> dict[str, Any]:
         "resume": resume_words(task.decision) if task.decision.get("decision") else "",
         "created": moment(task.created_at),
         "ended": moment(task.ended_at),
+        "span": None if task.ended_at is None else span(max(task.ended_at - task.created_at, 0.0)),
+        "turn": task.turn,
         "is_open": task.ended_at is None,
     }
 
 
 def _seen(seconds: float) -> str:
-    return "its worker has stopped" if has_deregistered(seconds) else f"seen {span(max(seconds, 0.0))} ago"
+    return (
+        "its worker has stopped"
+        if has_deregistered(seconds)
+        else f"seen {ago(time.time() - max(seconds, 0.0))}"
+    )
 
 
 def runtime_view(runtime: Runtime) -> dict[str, Any]:

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from lastgood.errors import InvalidRequest
+from lastgood.errors import InvalidRequest, LastgoodError
+from lastgood.flows.work.tasks import NewTaskRequest
 from lastgood.model.ids import TaskId
-from lastgood.model.tasks import TaskFilter, TaskStatus
+from lastgood.model.tasks import Directive, TaskFilter, TaskStatus
 from lastgood.model.tokens import Scope
 from lastgood.surfaces.console.console_flows import ConsoleFlows
-from lastgood.surfaces.console.forms import Done
+from lastgood.surfaces.console.forms import Done, form_key
 from lastgood.surfaces.console.pages import Page
 from lastgood.surfaces.console.task_views import activity_views, diff_view, patch_lines
-from lastgood.surfaces.console.text_format import pretty
-from lastgood.surfaces.console.views import runtime_view, task_view
+from lastgood.surfaces.console.text_format import pretty, short
+from lastgood.surfaces.console.views import message_view, runtime_view, task_view
 from lastgood.surfaces.http.asgi import Request
 from lastgood.surfaces.http.body_parser import whole_number
+from lastgood.surfaces.http.principal import Principal
+from lastgood.surfaces.http.turn_headers import fingerprint
 
 _IN_PAGE = 50
 _MOST_MESSAGES = 200
@@ -55,17 +58,50 @@ class WorkPages:
         messages = await tasks.messages(caller.tenant, id, caller.user, after=after, limit=_MOST_MESSAGES)
         snapshot = await tasks.snapshot(caller.tenant, id, caller.user)
         diff = diff_view(snapshot) if snapshot is not None else None
+        names = await self._names(caller)
+        try:
+            asked = await tasks.input_of(shown.task)
+        except LastgoodError:
+            asked = ()
+        prompt = "\n".join(message_view(one)["text"] for one in asked)
+        known = names.get(shown.task.runtime, short(shown.task.runtime))
         data = {
-            "task": task_view(shown),
+            "task": task_view(shown) | {"prompt": prompt, "runtime_name": known},
             "decision": pretty(shown.task.decision) if shown.task.decision else "",
             "messages": activity_views(messages),
             "next_after": messages[-1].seq if len(messages) == _MOST_MESSAGES else None,
             "is_first": not after,
             "diff": diff,
         }
-        return Page(
-            "task.html", "Task", data, more={"patch": list(patch_lines(diff["patch"])) if diff else []}
+        patch = list(patch_lines(diff["patch"])) if diff else []
+        title = f"Task of {shown.task.agent_key}"
+        return Page("task.html", title, data, more={"patch": patch, "names": names})
+
+    async def _names(self, caller: Principal) -> dict[str, str]:
+        """Of the runtimes that the caller may see."""
+        is_admin = caller.may(Scope.ADMIN)
+        listed = await self._flows.work.runtimes.list(caller.tenant, caller.user, is_admin=is_admin)
+        return {one.id: one.name for one in listed}
+
+    async def rerun(self, request: Request, fields: Mapping[str, str]) -> Done:
+        """The same prompt once more. A form that is sent twice queues one task."""
+        self._flows.check_open()
+        caller, tasks, id = request.caller, self._flows.work.tasks, TaskId(request.path["task"])
+        source = (await tasks.get(caller.tenant, id, caller.user)).task
+        new = NewTaskRequest(
+            tenant=caller.tenant,
+            caller=caller.name,
+            user=caller.user,
+            agent_key=source.agent_key,
+            scope=source.scope,
+            prompt="",
+            directive=Directive(rerun_of=source.id),
+            key=form_key(fields),
+            fingerprint=fingerprint(request, {"rerun": source.id}),
+            end_user=caller.user,
         )
+        queued = await tasks.rerun(new, source)
+        return Done(f"/work/tasks/{queued.task.id}")
 
     async def cancel(self, request: Request, fields: Mapping[str, str]) -> Done:
         id = TaskId(request.path["task"])
