@@ -139,6 +139,54 @@ async def test_ORPHAN_that_was_taken_up_on_another_node_outlives_its_grace_time(
     assert (await cluster.outcome(other, again)).status is AttemptStatus.COMMITTED
 
 
+async def test_I21_ORPHAN_that_is_left_only_after_another_node_took_it_up_commits(cluster: Cluster) -> None:
+    """A proxy, or a network that drops packets, may report late that the first client has gone."""
+    gate = Gate()
+    node, other = await held(cluster, gate, limits=HALF_A_SECOND), await held(cluster, gate, "other")
+    session = await cluster.session(node)
+    running = await started(cluster, node, gate, session, OnLeave.ORPHAN)
+    again = await cluster.submit(other, session, HELD, on_leave=OnLeave.ORPHAN, caller="sdk", is_retry=True)
+    assert again.attempt == running.attempt
+    await running.leave()
+    gate.open()
+    assert (await cluster.outcome(other, again)).status is AttemptStatus.COMMITTED
+    assert len(await cluster.attempts(session)) == 1
+
+
+async def test_I21_ORPHAN_does_not_commit_while_it_is_written_that_its_client_left(cluster: Cluster) -> None:
+    gate, at, go = Gate(), asyncio.Event(), asyncio.Event()
+    node = await held(cluster, gate, limits=HALF_A_SECOND)
+    session = await cluster.session(node)
+    running = await started(cluster, node, gate, session, OnLeave.ORPHAN)
+
+    async def stall(point: str) -> Mode | None:
+        if point == "store.set_orphaned":
+            at.set()
+            await go.wait()
+        return None
+
+    cluster.faults(node).jitter = stall
+    leaving = asyncio.create_task(running.leave())
+    await at.wait()
+    gate.open()
+    await cluster.until_prompted(2)
+    await a_few_rounds()
+    go.set()
+    await leaving
+    assert (await cluster.outcome(node, running)).status is AttemptStatus.CANCELLED
+
+
+async def test_ORPHAN_that_a_client_of_another_node_left_too_is_cancelled(cluster: Cluster) -> None:
+    gate = Gate()
+    node, other = await held(cluster, gate, limits=HALF_A_SECOND), await held(cluster, gate, "other")
+    session = await cluster.session(node)
+    running = await started(cluster, node, gate, session, OnLeave.ORPHAN)
+    again = await cluster.submit(other, session, HELD, on_leave=OnLeave.ORPHAN, caller="sdk", is_retry=True)
+    await again.leave()
+    await running.leave()
+    assert (await cluster.outcome(node, running)).status is AttemptStatus.CANCELLED
+
+
 async def test_ORPHAN_has_its_whole_grace_time_each_time_it_is_left(cluster: Cluster) -> None:
     gate = Gate()
     node = await held(cluster, gate, limits=HALF_A_SECOND)

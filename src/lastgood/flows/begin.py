@@ -33,7 +33,7 @@ from lastgood.flows.dependencies import Dependencies
 from lastgood.flows.outages import through_outage
 from lastgood.flows.running_attempts import RunningAttempts
 from lastgood.flows.titles import name_session
-from lastgood.flows.turn_handle import LocalTurnHandle, TurnHandle
+from lastgood.flows.turn_handle import AttendedTurnHandle, LocalTurnHandle, TurnHandle
 from lastgood.flows.verified_history import find_verified, had_effects
 from lastgood.flows.work.enqueue import Enqueuer, RuntimePlan, RuntimeWish
 from lastgood.model.agents import AgentSpec
@@ -45,6 +45,7 @@ from lastgood.model.attempts import (
     Begun,
     Expected,
     Hold,
+    OnLeave,
     Step,
 )
 from lastgood.model.audit import AuditEntry
@@ -280,6 +281,9 @@ class TurnStarter:
             await self._live.attach(run)
         elif attempt.orphaned:
             await self._deps.store.set_orphaned(attempt.hold, False)
+        if run is None and ask.on_leave is OnLeave.ORPHAN and attempt.task is None:
+            found = (ask.tenant, ask.session, attempt.turn, attempt.id)
+            return AttendedTurnHandle(self._deps, *found, _attending=self._live.attend(attempt))
         return self.watch(ask, attempt, run)
 
     def watch(self, ask: Ask, attempt: Attempt, run: Run | None, *, replayed: bool = False) -> TurnHandle:

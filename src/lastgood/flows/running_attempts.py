@@ -23,7 +23,7 @@ from lastgood.flows.dependencies import Dependencies
 from lastgood.flows.leases import Beat, Leases
 from lastgood.flows.outages import interrupted_by_outage, outcome_unknown
 from lastgood.flows.turn_outcome import Outcome
-from lastgood.model.attempts import AttemptStatus, OnLeave
+from lastgood.model.attempts import Attempt, AttemptStatus, OnLeave
 from lastgood.model.ids import AttemptId
 
 log = logging.getLogger(__name__)
@@ -180,6 +180,22 @@ class RunningAttempts:
                 run.watchers -= 1
                 raise
             run.attended.set()
+
+    def attend(self, attempt: Attempt) -> asyncio.Task[None]:
+        """Keeps an attempt of another node attended until it ends, or until the task is cancelled. That node
+        may notice only later that its own client has left, and would orphan the turn that ours waits for."""
+        return self.spawn(self._attend(attempt), may_be_cut=True)
+
+    async def _attend(self, attempt: Attempt) -> None:
+        store = self._deps.store
+        while True:
+            await asyncio.sleep(self._deps.limits.poll_seconds)
+            with suppress(StoreError):
+                found = await store.get_attempt(attempt.tenant, attempt.id)
+                if found is None or found.ended_at is not None:
+                    return
+                if found.orphaned:
+                    await store.set_orphaned(found.hold, False)
 
     async def _write_presence(self, run: Run) -> None:
         """One after the other, and each what is true by then: a leave must not overtake an attach."""

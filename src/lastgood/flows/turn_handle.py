@@ -163,6 +163,16 @@ class LocalTurnHandle(TurnHandle):
         return self._began
 
 
+@dataclass(frozen=True, slots=True)
+class AttendedTurnHandle(TurnHandle):
+    """An attempt that runs on another node, and commits only while a client waits for it."""
+
+    _attending: asyncio.Task[None] = field(kw_only=True)
+
+    async def leave(self) -> None:
+        self._attending.cancel()
+
+
 def _error_of(attempt: Attempt) -> LastgoodError | None:
     if attempt.error_code is None:
         return None

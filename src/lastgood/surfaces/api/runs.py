@@ -5,7 +5,6 @@ A turn belongs to its session. A client that disconnects only stops watching it.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from functools import partial
@@ -52,9 +51,6 @@ from lastgood.surfaces.http.turn_headers import fingerprint, key_of, queue_entry
 
 Frames = AsyncGenerator[bytes, None]
 
-#: How often a stream checks that its token is still valid.
-_TRUST_SECONDS = 5.0
-
 
 class RunHandlers:
     def __init__(
@@ -88,7 +84,7 @@ class RunHandlers:
         named = _is_named(request)  # before anything begins: it may be refused
         submitted = await self._submit(request, ask, body.where())
         frames = self._frames(request, submitted, named=named)
-        return Stream(_while_allowed(request, frames), _headers(submitted))
+        return Stream(frames, _headers(submitted), check=request.check_caller)
 
     async def turn(self, request: Request) -> Response:
         """Returns 202 with the attempt at once; with `wait`, 200 with the committed turn."""
@@ -159,7 +155,7 @@ class RunHandlers:
         after = _since(request)
         start = session.events_dropped if after is None else after
         frames = self._all_frames(session, start, named=_is_named(request))
-        return Stream(_while_allowed(request, frames), only_watches=True)
+        return Stream(frames, only_watches=True, check=request.check_caller)
 
     async def _all_frames(self, session: Session, after: int, *, named: bool) -> Frames:
         events = self._sessions.follow(session, after)
@@ -277,18 +273,6 @@ class RunHandlers:
             await self._queue.retry(request.caller.tenant, session_of(request), queue_entry(request))
             taken.give_back()
         return json_reply({"status": "queued"}, 202)
-
-
-async def _while_allowed(request: Request, frames: Frames) -> Frames:
-    """Ends the stream if its token expires or is revoked while it is open."""
-    loop = asyncio.get_running_loop()
-    checked = loop.time()
-    async with aclosing(frames):
-        async for piece in frames:
-            if loop.time() - checked > _TRUST_SECONDS:
-                await request.check_caller()
-                checked = loop.time()
-            yield piece
 
 
 def _failed(request: Request, submitted: TurnHandle, outcome: Outcome) -> Reply:

@@ -188,6 +188,8 @@ class Stream:
     #: One document, not frames: no heartbeats, and an error aborts the connection, because a body that ends
     #: normally would look complete.
     is_document: bool = False
+    #: Raises if the client may not read it any more.
+    check: Callable[[], Awaitable[object]] | None = None
 
 
 Response = Reply | Stream

@@ -6,15 +6,17 @@ Knows no route and no session; what a stream says is in its pieces.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from typing import Any
 
-from lastgood.errors import ShuttingDown
+from lastgood.errors import ShuttingDown, StoreError
 from lastgood.surfaces.http.asgi import ClientGone, Reply, Request, Send, Stream, first_of, stop, until_gone
 
 #: Clients that read no byte of a stream for this long are disconnected.
 STUCK_SECONDS = 60.0
+#: How often an open stream checks that its client may still read it.
+TRUST_SECONDS = 5.0
 
 
 async def send_reply(send: Send, reply: Reply, headers: Mapping[str, str], *, has_body: bool = True) -> None:
@@ -44,12 +46,14 @@ async def send_stream(
     # A stream has many pieces and one end: watching for the end costs one task, not one for each piece.
     sending = asyncio.create_task(outgoing.send_all(stream.pieces))
     leaving = asyncio.create_task(until_gone(request.receive))
+    trust = _Trust(stream.check)
     try:
-        await first_of(sending, leaving, outgoing.stuck, request.ending)
+        await first_of(sending, leaving, outgoing.stuck, request.ending, trust.refused)
         is_there = sending.done() or not (leaving.done() or outgoing.stuck.done())
         await stop(sending)
         await outgoing.stop()
-        broken = ShuttingDown() if sending.cancelled() else sending.exception()
+        ended = trust.refused.result() if trust.refused.done() else ShuttingDown()
+        broken = ended if sending.cancelled() else sending.exception()
         if not outgoing.has_begun and broken is not None:
             raise broken if is_there else ClientGone
         if is_there:
@@ -63,6 +67,7 @@ async def send_stream(
         await stop(sending)
         await outgoing.stop()
         await stop(leaving)
+        await trust.stop()
 
 
 def _last(broken: BaseException | None, last_words: Callable[[Exception], bytes]) -> bytes:
@@ -137,6 +142,38 @@ class _Outgoing:
             return
         self._last = self._loop.time()
         self._timer = self._loop.call_later(self._pause, self._tick)
+
+
+class _Trust:
+    """Whether the client of an open stream may still read it: tokens are revoked, and sharing ends. A stream
+    that is idle ends, too. Not knowing is not a refusal: nothing can be read from a store that is away."""
+
+    def __init__(self, check: Callable[[], Awaitable[object]] | None) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._check = check
+        self._asking: asyncio.Task[None] | None = None
+        self._timer = None if check is None else self._loop.call_later(TRUST_SECONDS, self._tick)
+        self.refused: asyncio.Future[Exception] = self._loop.create_future()
+
+    async def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._asking is not None:
+            await stop(self._asking)
+
+    def _tick(self) -> None:
+        self._asking = asyncio.create_task(self._ask())
+
+    async def _ask(self) -> None:
+        assert self._check is not None
+        try:
+            await self._check()
+        except StoreError:
+            pass
+        except Exception as refusal:
+            self.refused.set_result(refusal)
+            return
+        self._timer = self._loop.call_later(TRUST_SECONDS, self._tick)
 
 
 def _start(status: int, headers: Mapping[str, str]) -> dict[str, Any]:
