@@ -24,7 +24,7 @@ QUICK := $(wildcard tests/core tests/contract tests/flows tests/test_rooms.py)
 .PHONY: help install serve providers test test-clis test-mcp test-browser quick check format prove bench lock clean
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 install: $(STAMP) ## make .venv and install the locked tools and this checkout into it
 

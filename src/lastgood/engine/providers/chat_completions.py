@@ -23,7 +23,7 @@ from lastgood.engine.providers.chat_request import body_of
 from lastgood.engine.providers.chat_stream_parser import ChatStreamParser
 from lastgood.engine.providers.provider import Chunk, ModelAnswer, ModelCall
 from lastgood.engine.providers.provider_aliases import alias_of, chat_url, expand, key_names, key_of
-from lastgood.engine.providers.provider_errors import refusal, words_of
+from lastgood.engine.providers.provider_errors import refusal, what_to_check, words_of
 from lastgood.errors import KeyRefused, ModelError, ModelUnreachable
 from lastgood.model.agents import ModelSpec
 from lastgood.outside.secrets import Secrets
@@ -171,4 +171,4 @@ def _unreachable(model: ModelSpec, url: str, error: BaseException, limits: ChatL
             what = f"cannot connect to {where}"
         case _:
             what = f"{where} closed the connection"
-    return ModelUnreachable(f"{model.ref} is unreachable: {what}; check its base_url and the network")
+    return ModelUnreachable(f"{model.ref} is unreachable: {what}; {what_to_check(model)}")
