@@ -522,8 +522,11 @@ def test_show_prints_the_turns_and_on_request_the_attempts(lastgood: Command) ->
     for part in ("user: !tool echo", "assistant calls echo", "tool: x", "assistant: done"):
         assert part in shown.out
     assert "failed" not in shown.out
-    with_attempts = lastgood("sessions", "show", session, "--attempts").out
-    assert "failed" in with_attempts
+    hint = "attempt committed nothing; --attempts shows every attempt\n"
+    assert lastgood("sessions", "show", session).err == f"1 {hint}"
+    shown = lastgood("sessions", "show", session, "--attempts")
+    with_attempts = shown.out
+    assert ("failed" in with_attempts, shown.err) == (True, "")
     assert "error: model_error: scripted model: failed" in with_attempts
     assert with_attempts.count("reason: the recorded source is served") == 1
     plain = lastgood("sessions", "show", "-1", "--json", "--attempts").json
