@@ -24,7 +24,7 @@ QUICK := $(wildcard tests/core tests/contract tests/flows tests/test_rooms.py)
 .PHONY: help install serve providers test test-clis test-mcp test-browser quick check format prove bench lock clean
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 install: $(STAMP) ## make .venv and install the locked tools and this checkout into it
 
@@ -95,6 +95,8 @@ VENV = $(PYTHON) -m venv --without-pip .venv
 INSTALL = $(UV) pip install --python $(PY)
 LOCKED = --require-hashes
 else
+# pip names every file that it looks at; warnings and errors stay.
+QUIETLY = --quiet
 LOCKED = --require-hashes --no-deps
 ifeq ($(shell $(PYTHON) -c 'import pip; print(tuple(map(int, pip.__version__.split(".")[:2])) >= (22, 3))' 2>/dev/null),True)
 VENV = $(PYTHON) -m venv --without-pip .venv
@@ -112,10 +114,10 @@ CHECKOUT = --no-build-isolation --no-deps -e .
 $(RUNTIME): requirements/run.txt requirements/build.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "Lastgood needs Python 3.11 or newer, and '$(PYTHON)' is not; try: make $(MAKECMDGOALS) PYTHON=python3.12" >&2; exit 1; }
-	@echo "Installing the server into .venv, about 90 MB (once) ..."
+	@echo "Installing the server into .venv, about 90 MB (once; this can take a minute) ..."
 	@$(VENV) || $(NO_VENV)
-	@$(INSTALL) $(LOCKED) -r requirements/run.txt -r requirements/build.txt || $(NO_INDEX)
-	@$(INSTALL) $(CHECKOUT) || $(NO_INDEX)
+	@$(INSTALL) $(QUIETLY) $(LOCKED) -r requirements/run.txt -r requirements/build.txt || $(NO_INDEX)
+	@$(INSTALL) $(QUIETLY) $(CHECKOUT) || $(NO_INDEX)
 	@touch $@
 
 $(STAMP): $(RUNTIME) requirements/dev.txt

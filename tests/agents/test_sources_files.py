@@ -111,6 +111,12 @@ async def test_a_registry_reference_says_that_pulling_is_not_there_yet() -> None
         await catalog.load(source.key)
 
 
+async def test_a_model_where_an_agent_is_expected_says_where_models_are_named() -> None:
+    catalog = Catalog([OciSource("openai/gpt-5.4-mini")])
+    with pytest.raises(AgentUnavailable, match=r"is a model, not an agent; .* --model openai/gpt-5.4-mini`"):
+        await catalog.load(catalog.served()[0])
+
+
 # --- changes ---------------------------------------------------------------------------------------------
 
 

@@ -66,8 +66,12 @@ def test_next_turn_remembers_the_one_before(lastgood: Command) -> None:
     assert (second.code, second.out, second.err) == (0, "I remember: my name is Ada\n", "")
 
 
-def test_failed_first_message_is_one_line(lastgood: Command) -> None:
-    assert_refused(lastgood("run", AGENT, "hello\n!fail before"), "failed before the answer")
+def test_failed_first_message_is_one_line_that_names_its_session(lastgood: Command) -> None:
+    failed = lastgood("run", AGENT, "hello\n!fail before")
+    session = lastgood.sessions()[0]["id"]
+    assert_refused(failed, f"as directed; nothing was committed. Continue with --session {session}\n")
+    again = lastgood("run", AGENT, "--session", session, "hello\n!fail before")
+    assert_refused(again, "as directed; nothing was committed\n")
 
 
 def test_sessions_as_json_have_the_fields_of_the_api(lastgood: Command) -> None:
@@ -79,7 +83,7 @@ def test_sessions_as_json_have_the_fields_of_the_api(lastgood: Command) -> None:
 def test_what_to_run_next_names_the_place_of_the_session(lastgood: Command, tmp_path: Path) -> None:
     elsewhere = str(tmp_path / "my data")
     first = lastgood("run", AGENT, "--data-dir", elsewhere, "hello")
-    line = first.err.partition("continue with: lastgood ")[2].strip().removesuffix(" …")
+    line = first.err.partition("continue with: lastgood ")[2].strip()
     second = lastgood(*shlex.split(line), "!remember")
     assert (second.code, second.out) == (0, "I remember: hello\n")
 
@@ -518,8 +522,11 @@ def test_show_prints_the_turns_and_on_request_the_attempts(lastgood: Command) ->
     for part in ("user: !tool echo", "assistant calls echo", "tool: x", "assistant: done"):
         assert part in shown.out
     assert "failed" not in shown.out
-    with_attempts = lastgood("sessions", "show", session, "--attempts").out
-    assert "failed" in with_attempts
+    hint = "attempt committed nothing; --attempts shows every attempt\n"
+    assert lastgood("sessions", "show", session).err == f"1 {hint}"
+    shown = lastgood("sessions", "show", session, "--attempts")
+    with_attempts = shown.out
+    assert ("failed" in with_attempts, shown.err) == (True, "")
     assert "error: model_error: scripted model: failed" in with_attempts
     assert with_attempts.count("reason: the recorded source is served") == 1
     plain = lastgood("sessions", "show", "-1", "--json", "--attempts").json

@@ -160,15 +160,23 @@ def test_sessions_can_be_listed_and_continued_and_show_what_was_said(
         chat.send(f"/model{ENTER}")
         chat.expect(f"model: {AGENT}")
         chat.send(f"/model nobody/nothing{ENTER}")
-        chat.expect("model: nobody/nothing")
-        chat.send(f"hello{ENTER}")
-        chat.expect("lastgood: ")
-        chat.send(f"/model {AGENT}{ENTER}")
+        chat.expect("lastgood: no such provider: 'nobody'")
+        chat.send(f"/model{ENTER}")
         chat.expect(f"model: {AGENT}")
+        chat.send(f"!fail during{ENTER}")
+        chat.expect("nothing was committed. /retry sends the message again")
         chat.send(f"!remember{ENTER}")
         chat.expect("I remember: older")
         chat.send(f"/help{ENTER}")
         chat.expect("Alt-Enter")
+
+
+def test_without_a_terminal_the_error_names_the_call_that_waits(lastgood: Command, tmp_path: Path) -> None:
+    agent = tmp_path / "agent.yaml"
+    agent.write_text("agents:\n  root:\n    model: builtin/scripted\n    toolsets:\n      - type: shell\n")
+    waits = lastgood("run", str(agent), "--safety", "balanced", '!tool shell {"cmd": "date"}')
+    assert waits.code == 1
+    assert 'the turn waits for an answer (shell {"cmd": "date"}); answer it in a terminal' in waits.err
 
 
 @pytest.mark.slow

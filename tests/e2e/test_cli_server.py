@@ -270,9 +270,21 @@ def test_a_database_that_a_server_uses_is_reached_through_the_server(tmp_path: P
         refused = Command(tmp_path).say("hello")
         assert (refused.code, refused.err.count("\n")) == (1, 1)
         assert "Another Lastgood process" in refused.err
-        assert "add --server URL with the address that it printed" in refused.err
-        assert ":8080" not in refused.err  # it may be another's
+        assert f"add --server {server.url}\n" in refused.err
         assert Command(tmp_path).say("hello", "--server", server.url).out == "You said: hello\n"
+
+
+def test_an_agent_that_the_server_lacks_is_answered_with_those_that_it_has(tmp_path: Path) -> None:
+    with LiveServer(tmp_path) as server:
+        refused = Command(tmp_path)("run", "notes", "hello", "--server", server.url)
+        assert_refused(refused, f"this server has no agent 'notes'; it serves {AGENT}\n")
+
+
+def test_https_to_a_server_without_tls_says_so(tmp_path: Path) -> None:
+    with LiveServer(tmp_path) as server:
+        url = server.url.replace("http://", "https://")
+        refused = Command(tmp_path)("sessions", "list", "--server", url)
+        assert_refused(refused, f"{url} does not speak TLS; use http:// instead of https://\n")
 
 
 def test_a_token_comes_from_a_file_or_a_variable(tmp_path: Path) -> None:

@@ -81,6 +81,9 @@ def test_create_prints_the_token_alone_and_it_is_good(lastgood: Command) -> None
     assert token.id in done.err
     assert "it is not shown again" in done.err
     assert plain not in done.err
+    first = "from its next start on, the server requires one for every request"
+    assert first in done.err
+    assert first not in lastgood("tokens", "create", *NAME).err
 
 
 def test_create_needs_no_options(lastgood: Command) -> None:

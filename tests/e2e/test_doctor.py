@@ -4,6 +4,7 @@ import socket
 from pathlib import Path
 
 from tests.e2e.command import Command
+from tests.e2e.server import LiveServer
 
 
 def test_a_fresh_machine_is_healthy_and_stays_untouched(tmp_path: Path) -> None:
@@ -23,7 +24,14 @@ def test_a_taken_port_is_a_warning_that_names_the_flag(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         done = Command(tmp_path)("doctor", "--listen", f"127.0.0.1:{taken.getsockname()[1]}")
     assert done.code == 0
-    assert "choose another --listen" in done.out
+    assert "if it is your own server, stop it first, or choose another --listen" in done.out
+
+
+def test_the_port_of_ones_own_server_is_no_warning(tmp_path: Path) -> None:
+    with LiveServer(tmp_path) as server:
+        done = Command(tmp_path)("doctor", "--listen", server.url.removeprefix("http://"))
+        assert (done.code, f"listens on {server.listen}\n" in done.out) == (0, True)
+        assert "✓ port        your server (pid " in done.out
 
 
 def test_a_file_that_is_no_database_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:

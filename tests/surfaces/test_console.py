@@ -420,6 +420,13 @@ async def test_a_link_from_elsewhere_is_followed_once_more_from_our_own_page(
     assert "May <b>shell</b> run?" in again.body.decode()
 
 
+async def test_an_approval_says_where_the_call_works(guarded: InProcessServer) -> None:
+    visitor = await Visitor(guarded).login("all")
+    session = await asked(guarded, "true", "all")
+    page = (await visitor.get(f"/sessions/{session}/approval")).body.decode().replace("<wbr>", "")
+    assert f"work/{session} in the server&#39;s data directory" in page
+
+
 @pytest.mark.parametrize("where", ["//evil.test", "https://evil.test", "/\\evil.test", "evil", "/a\r\nx: y"])
 async def test_a_login_leads_to_pages_of_this_server_only(guarded: InProcessServer, where: str) -> None:
     visitor = Visitor(guarded)

@@ -267,6 +267,8 @@ async def test_a_method_that_is_not_taken_is_a_405_that_names_those_that_are(
     assert (given.status, given.headers["allow"]) == (405, allow)
     if method != "HEAD":
         assert given.code == "method_not_allowed"
+        methods = " or ".join(name for name in allow.split(", ") if name != "OPTIONS")
+        assert given.json["message"] == f"Method not allowed on this route; use {methods}"
 
 
 async def test_head_is_get_without_the_body() -> None:

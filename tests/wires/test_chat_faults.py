@@ -15,7 +15,7 @@ import pytest
 from lastgood.engine.providers.chat_limits import ChatLimits
 from lastgood.engine.providers.chat_stream_parser import ParserLimits
 from lastgood.engine.providers.provider import Chunk, ModelAnswer, ModelCall
-from lastgood.engine.providers.provider_errors import ErrorText, refusal
+from lastgood.engine.providers.provider_errors import ErrorText, refusal, what_to_check
 from lastgood.errors import (
     ContextOverflow,
     KeyRefused,
@@ -191,6 +191,22 @@ async def test_a_server_without_http_is_unreachable(chat: Wired, said: bytes) ->
     async with saying(said) as where:
         with pytest.raises(ModelUnreachable):
             await chat.ask(Says(("Hi.",)), spec=replace(chat.spec, base_url=f"http://{where}/v1"))
+
+
+@pytest.mark.parametrize(
+    ("provider", "has_address", "advice"),
+    [
+        ("ollama", False, "start Ollama (`ollama serve`), or set OLLAMA_HOST to its address"),
+        ("ollama", True, "check its base_url and the network"),
+        ("openai", True, "check its base_url and the network"),
+        ("openai", False, "check the network"),
+    ],
+)
+def test_the_advice_for_an_unreachable_model_fits_its_address(
+    provider: str, has_address: bool, advice: str
+) -> None:
+    spec = ModelSpec(provider, "x", base_url="http://127.0.0.1:1/v1" if has_address else None)
+    assert what_to_check(spec) == advice
 
 
 @pytest.mark.parametrize("status", [301, 302, 307, 308])

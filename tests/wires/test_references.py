@@ -65,6 +65,8 @@ def test_invalid_references_are_rejected_with_an_example(ref: str) -> None:
 def test_a_misspelt_name_is_guessed() -> None:
     with pytest.raises(ModelUnknown, match="'fast'"):
         resolve("fst", {"fast": ModelSpec("openai", "x")})
+    with pytest.raises(ModelUnknown, match=r"unknown model 'openai' \(did you mean 'openai/…'\?\)"):
+        resolve("openai")
 
 
 # -- one of several -------------------------------------------------------------------------

@@ -8,6 +8,7 @@ import pytest
 from lastgood.engine.providers.model_references import offline_spec
 from lastgood.engine.providers.provider import ModelCall
 from lastgood.engine.providers.scripted import Scripted
+from lastgood.errors import ModelError
 from lastgood.model.agents import ModelSpec
 from lastgood.model.call_options import CallOptions
 from lastgood.model.messages import Message, assistant, user
@@ -46,6 +47,21 @@ async def test_a_call_of_a_tool_is_not_cut() -> None:
     received = await listen(Scripted(), ModelCall(model, (prompt,), options=CallOptions(stop=("a",))))
     [call] = received.answer.message.tool_calls
     assert (call.arguments, received.answer.cut_short) == ('{"text": "a b c"}', False)
+
+
+@pytest.mark.parametrize(
+    ("directive", "says"),
+    [
+        ("!slow down", "invalid directive !slow down: expected a number, not 'down'"),
+        ("!fail after x", "invalid directive !fail after x: expected a number, not 'x'"),
+        ("!sleep 1", "unknown directive !sleep; use one of !say, !say-json, "),
+    ],
+)
+async def test_a_directive_that_cannot_be_followed_says_why(directive: str, says: str) -> None:
+    call = ModelCall(ModelSpec("builtin", "scripted"), (user(directive),))
+    with pytest.raises(ModelError) as refused:
+        await listen(Scripted(), call)
+    assert says in refused.value.message
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import assert_never
 
 from lastgood.agents.builtin import BUILTIN_NAMES, SCRIPTED, builtin_file, scripted_agent
+from lastgood.agents.builtin_names import PROVIDERS
 from lastgood.agents.file_copies import FileCopies
 from lastgood.agents.file_source import FileAgent, Folder, UnreadableFile
 from lastgood.agents.sources import (
@@ -147,11 +148,7 @@ class Catalog:
             case BuiltinSource(name):
                 return _builtin(name)
             case OciSource(reference):
-                raise UnreadableFile(
-                    f"file {reference!r} not found, and pulling from a registry is not supported yet; "
-                    "save the agent as a file and serve that, or use a built-in agent: "
-                    + ", ".join(BUILTIN_NAMES)
-                )
+                raise UnreadableFile(_not_there(reference))
             case FileSource() | UrlSource():
                 return await self._shared(source)
             case _:
@@ -198,3 +195,16 @@ def _builtin(name: str) -> Definition:
 
     file = read_agent_file(builtin_file(name), where=f"{name}.yaml", key=name)
     return Definition(file.root, file.agents)
+
+
+def _not_there(reference: str) -> str:
+    provider, _, model = reference.partition("/")
+    if model and provider in PROVIDERS and provider != "builtin":
+        return (
+            f"{reference!r} is a model, not an agent; name it beside an agent: "
+            f"`lastgood run default --model {reference}`, or as `model` in an agent file"
+        )
+    return (
+        f"file {reference!r} not found, and pulling from a registry is not supported yet; save the agent "
+        f"as a file and serve that, or use a built-in agent: {', '.join(BUILTIN_NAMES)}"
+    )

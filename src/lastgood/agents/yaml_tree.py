@@ -259,7 +259,10 @@ def _start(event: yaml.Event) -> tuple[int, int]:
 # -- what the parser says, for people --------------------------------------------------
 
 _WORDS = (
-    (r"mapping values are not allowed", "unexpected ':'; quote values that contain one"),
+    (
+        r"mapping values are not allowed",
+        "unexpected ':'; quote values that contain one, and check the indentation",
+    ),
     (r"expected ',' or '[]}]'", "a list or mapping in brackets is not closed, or a comma is missing"),
     (r"could not find expected ':'", "missing ':' after a key, or wrong indentation of a multi-line string"),
     (r"expected <block end>|did not find expected key|expected '-'", "inconsistent indentation"),

@@ -40,6 +40,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         _hush()
         return 1
     except KeyboardInterrupt:
+        if sys.stderr.isatty():
+            print(file=sys.stderr)  # the terminal has written ^C, and the prompt of the shell comes next
         return 1
     except Exception as error:
         if os.environ.get("LASTGOOD_DEBUG"):

@@ -60,14 +60,21 @@ def understood(question: Mapping[str, Any], line: str) -> PromptAnswer | None:
 def shown(question: Mapping[str, Any]) -> tuple[str, str]:
     """Prints the question and how to answer it. Nothing is truncated: a person approves what they have
     read."""
-    call = f"{question.get('tool', '')} {question.get('arguments', question.get('input', ''))}"
+    call = call_of(question)
     if question.get("kind") == "unknown_outcome":
-        return f"whether this call ran before the crash is unknown: {_all_of(call)}", "run it again? [y/n] "
+        return f"whether this call ran before the crash is unknown: {call}", "run it again? [y/n] "
     why = f" ({_all_of(question['reason'])})" if question.get("reason") else ""
     return (
-        f"needs approval: {_all_of(call)}{why}",
+        f"needs approval: {call}{why}",
         "[y]es, [n]o, [a]lways in this session, or a reason to reject it: ",
     )
+
+
+def call_of(question: Mapping[str, Any]) -> str:
+    """The call that waits, or what is asked."""
+    if question.get("kind") == "elicitation":
+        return _all_of(question.get("message", ""))
+    return _all_of(f"{question.get('tool', '')} {question.get('arguments', question.get('input', ''))}")
 
 
 def _all_of(text: object) -> str:

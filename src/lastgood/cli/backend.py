@@ -90,6 +90,9 @@ class Backend(ReadBackend, Protocol):
 
     async def create(self, agent: str) -> SessionInfo: ...
 
+    async def check_model(self, agent: str, model: str) -> None:
+        """Raises ModelUnknown, if that can be known without sending a message."""
+
     async def fork(self, session: str, turn: str | None = None) -> SessionInfo: ...
 
     async def rename(self, session: str, title: str) -> SessionInfo: ...

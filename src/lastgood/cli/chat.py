@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, TypeVar
 
-from lastgood.cli.approval_prompt import AskPerson, how_to_answer
+from lastgood.cli.approval_prompt import AskPerson, call_of, how_to_answer
 from lastgood.cli.backend import Backend, BackendTurn, TurnEnd
 from lastgood.cli.output import complain, drop_stdout
 from lastgood.cli.render import Screen
@@ -199,8 +199,9 @@ class Chat:
             await asked.cancel()
             ended = TurnEnd(session, turn, attempt, "cancelled", None, TurnCancelled(), False)
         else:
+            asked_for = f" ({call_of(question)})" if self.person is None else ""  # else it has been shown
             how = how_to_answer(session, question)
-            error = NothingPending(f"the turn waits for an answer; answer it {how}")
+            error = NothingPending(f"the turn waits for an answer{asked_for}; answer it {how}")
             ended = TurnEnd(session, turn, attempt, "waiting", None, error, False)
         await self.screen.ended(ended)
         return ended

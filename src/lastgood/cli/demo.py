@@ -8,8 +8,11 @@ import tempfile
 import time
 from pathlib import Path
 
-from lastgood.cli.output import complain, one_line, print_line
+from lastgood.cli.output import complain, one_line, print_line, print_wrapped
 from lastgood.cli.parser import CommandParser, configure_command
+
+#: Where the sentences begin, after the number and the name of a step.
+_INDENT = 20
 
 
 def configure(parser: CommandParser) -> None:
@@ -53,8 +56,10 @@ async def _play(folder: Path) -> int:
                     print_line(f"✗ {number:2} {name:14} {one_line(str(error) or 'timed out')}")
                     complain("the demo failed; please report it")
                     return 1
-                print_line(f"✓ {number:2} {name:14} {happened}")
-                print_line(f"{'':20}the model saw: {' | '.join(demo.what_the_model_saw())}")
+                print_wrapped(f"✓ {number:2} {name:14} {happened}", _INDENT)
+                print_wrapped(
+                    f"{'':{_INDENT}}the model saw: {' | '.join(demo.what_the_model_saw())}", _INDENT
+                )
     finally:
         await server.close()
     print_line(f"All {len(STEPS)} steps passed, in {time.monotonic() - began:.0f} s.")

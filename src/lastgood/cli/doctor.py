@@ -18,7 +18,7 @@ from pathlib import Path
 
 from lastgood import __version__
 from lastgood.cli.listener import listen_on
-from lastgood.cli.output import one_line, print_json, print_line
+from lastgood.cli.output import one_line, print_json, print_wrapped
 from lastgood.cli.parser import CommandParser, add_settings, configure_command, nearest
 from lastgood.cli.startup import settings_of
 from lastgood.engine.providers.model_references import OFFLINE_SPEC, why_offline
@@ -29,6 +29,7 @@ from lastgood.outside.env_file import secrets_of
 from lastgood.settings import ROWS, Settings
 from lastgood.settings.worker_settings import WORKER_ROWS
 from lastgood.store.database_url import open_store, sqlite_path
+from lastgood.store.sqlite.database import owner_of
 
 _LEAST_FREE_BYTES = 1024**3
 #: Clocks of file systems may be a little ahead.
@@ -37,6 +38,7 @@ _CLIS = ("claude", "codex", "goose")
 #: Not settings of a server or a worker, but read.
 _OTHER_VARIABLES = frozenset({"TOKEN", "DEBUG"})
 _PREFIX = "LASTGOOD_"
+_WIDTH = len("agent CLIs")
 _MARKS = {"ok": "✓", "warning": "!", "error": "✗"}
 
 
@@ -76,7 +78,9 @@ def run_doctor(args: argparse.Namespace) -> int:
         print_json([asdict(check) for check in checks])
     else:
         for check in checks:
-            print_line(f"{_MARKS[check.level]} {check.name:10} {one_line(check.message)}")
+            print_wrapped(
+                f"{_MARKS[check.level]} {check.name:{_WIDTH}}  {one_line(check.message)}", _WIDTH + 4
+            )
     return 1 if any(check.level == "error" for check in checks) else 0
 
 
@@ -131,6 +135,10 @@ def _port(settings: Settings) -> Check:
         with listen_on(settings.listen, "--listen"):
             return Check("port", "ok", f"{settings.listen} is free")
     except InvalidRequest as error:
+        path = sqlite_path(settings.database)
+        owner, address = owner_of(path.with_name(path.name + ".lock")) if path is not None else ("", "")
+        if address == f"http://{settings.listen}":
+            return Check("port", "ok", f"your server ({owner}) listens on {settings.listen}")
         return Check("port", "warning", error.message)
 
 

@@ -64,6 +64,11 @@ class Listener:
         except FileNotFoundError:
             pass
 
+    @property
+    def address(self) -> str:
+        """What clients name as `--server`; empty for a socket without a name."""
+        return "" if self.place.startswith("fd://") else self.place
+
     def url(self, path: str) -> str:
         """Returns the URL of a path on this listener."""
         if self.place.startswith("http://"):
@@ -82,10 +87,12 @@ def listen_on(address: str, flag: str) -> Listener:
     except (OSError, UnicodeError) as error:
         why = getattr(error, "strerror", None) or "invalid address"
         if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
-            why = "another program uses this address, maybe a server of yours"
+            why = "another program uses this address; if it is your own server, stop it first, or"
+        else:
+            why += ";"
         variable = f"LASTGOOD_{flag.removeprefix('--').replace('-', '_').upper()}"
         raise InvalidRequest(
-            f"cannot listen on {address}: {why}; choose another {flag} (or {variable})"
+            f"cannot listen on {address}: {why} choose another {flag} (or {variable})"
         ) from None
 
 

@@ -51,10 +51,9 @@ async def open_here(settings: Settings, sources: Iterable[Source] = ()) -> Async
         async with open_lastgood(settings, sources) as app:
             yield app
     except StoreLocked as error:
-        raise StoreLocked(
-            f"{error.message}. To run the command on your server, add --server URL "
-            "with the address that it printed at startup"
-        ) from None
+        address = error.detail.get("address")
+        how = f"--server {address}" if address else "--server URL with the address that it printed at startup"
+        raise StoreLocked(f"{error.message}. To run the command on your server, add {how}") from None
 
 
 class LocalBackend(LocalReader):
@@ -65,6 +64,9 @@ class LocalBackend(LocalReader):
 
     async def create(self, agent: str) -> SessionInfo:
         return session_info(await self._app.sessions.create(TENANT, agent, working_dir=self._working_dir))
+
+    async def check_model(self, agent: str, model: str) -> None:
+        self._app.deps.engine.check_model(model, (await self._app.turns.resolve(agent))[0])
 
     async def fork(self, session: str, turn: str | None = None) -> SessionInfo:
         check_text(turn or "", "the turn id")

@@ -98,16 +98,25 @@ def remark(text: str) -> None:
 
 def announce(text: str, indent: int = 0) -> None:
     """Prints a line on stderr that people should read, on a terminal within its width."""
-    text = harmless(text)
-    if sys.stderr.isatty():
-        import shutil
-        import textwrap
+    print(_wrapped(text, indent, sys.stderr), file=sys.stderr, flush=True)
 
-        width = max(shutil.get_terminal_size().columns - 1, indent + 20)
-        text = textwrap.fill(
-            text, width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False
-        )
-    print(text, file=sys.stderr, flush=True)
+
+def print_wrapped(text: str, indent: int) -> None:
+    """Prints a line on standard output, on a terminal within its width; its other lines are indented."""
+    print(_wrapped(text, indent, sys.stdout), flush=True)
+
+
+def _wrapped(text: str, indent: int, stream: TextIO) -> str:
+    text = harmless(text)
+    if not stream.isatty():
+        return text
+    import shutil
+    import textwrap
+
+    width = max(shutil.get_terminal_size().columns - 1, indent + 20)
+    return textwrap.fill(
+        text, width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False
+    )
 
 
 def escape_json(document: str) -> str:

@@ -32,7 +32,7 @@ COMMANDS: Mapping[str, str] = {
     "webhooks": "add, list, test and remove webhooks, and list their deliveries",
     "audit": "list audit records: who changed or decided what",
     "db": "check, back up, restore, measure and upgrade the database",
-    "demo": "show on a real server, offline, that sessions survive failures; takes about 20 seconds",
+    "demo": "show on a real server, offline, that sessions survive failures; takes about 10 seconds",
     "bench": "measure what a turn costs on this machine",
     "doctor": "check what a server needs on this machine",
     "worker": "claim tasks from a server and run them with agent CLIs on this machine",

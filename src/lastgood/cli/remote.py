@@ -46,6 +46,7 @@ from lastgood.client.models import (
 from lastgood.client.stream import Accepted
 from lastgood.core.input_checks import check_message, check_text, check_title
 from lastgood.errors import (
+    AgentNotFound,
     InvalidRequest,
     LastgoodError,
     NothingPending,
@@ -105,6 +106,10 @@ def _token(args: argparse.Namespace) -> str | None:
         raise InvalidRequest(f"cannot read --token-file {args.server_token}: {why}") from None
 
 
+#: Agents that an error names.
+_MOST_NAMED = 5
+
+
 class RemoteBackend:
     """`working_dir` and `safety` apply to new sessions."""
 
@@ -142,10 +147,20 @@ class RemoteBackend:
 
     async def agent(self, key: str) -> AgentInfo:
         check_text(key, "the agent")
-        return await self._client.agent(key)
+        try:
+            return await self._client.agent(key)
+        except AgentNotFound:
+            served = [one.key for one in await self._client.agents()]
+        raise AgentNotFound(
+            f"this server has no agent {key!r}; it serves {', '.join(served[:_MOST_NAMED]) or 'none'}"
+            + (f" and {len(served) - _MOST_NAMED} more" if len(served) > _MOST_NAMED else "")
+        )
 
     async def create(self, agent: str) -> SessionInfo:
         return await self._client.create(agent, working_dir=self._working_dir, safety=self._safety)
+
+    async def check_model(self, agent: str, model: str) -> None:
+        """The server checks it with the next message."""
 
     async def fork(self, session: str, turn: str | None = None) -> SessionInfo:
         check_text(turn or "", "the turn id")

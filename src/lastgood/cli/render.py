@@ -40,9 +40,13 @@ class Screen(Protocol):
 
 
 class TextScreen:
-    """The answer on stdout, everything else on stderr."""
+    """The answer on stdout, everything else on stderr.
 
-    def __init__(self) -> None:
+    `advice`: how to send a message again whose turn failed; `{session}` in it is replaced.
+    """
+
+    def __init__(self, advice: str = "") -> None:
+        self._advice = advice
         self._in_line = False  # the last character printed was not a newline
         self._turn = ""  # the last turn that started
         self._colours = MarkdownColours() if can_colour(sys.stdout) else None
@@ -63,7 +67,16 @@ class TextScreen:
             await self._print(ended.committed.text if ended.committed else "")
         await self._end_line()
         if not ended.is_good:
-            complain(ended.reason)
+            complain(self._failure(ended))
+
+    def _failure(self, ended: TurnEnd) -> str:
+        """The reason in one line, that nothing was committed, and how to try again."""
+        if ended.status != "failed":
+            return ended.reason
+        reason = ended.reason.rstrip(".")
+        if "nothing was committed" not in reason:
+            reason += "; nothing was committed"
+        return f"{reason}. {self._advice.format(session=ended.session)}" if self._advice else reason
 
     def _new_try(self, event: StoredEvent) -> str | None:
         """Output of an earlier attempt is not part of the answer, but cannot be taken back."""

@@ -88,6 +88,7 @@ async def _do(talk: Chat, line: str, commands: SlashCommands | None) -> bool:
             await talk.retry()
         case "/model":
             if rest.strip():
+                await talk.place.check_model(talk.agent, rest.strip())
                 talk.model = rest.strip()
             remark(f"model: {one_line(await talk.next_model())}")
         case "/sessions":

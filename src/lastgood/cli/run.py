@@ -133,7 +133,7 @@ async def _here(
             remark(f"tools work in {one_line(args.working_dir or new)}")
         commands = SlashCommands(source.key, agent, _environment(settings))
         place = LocalBackend(app, args.working_dir)
-        talk = await _begin(place, key, _model_of(app.deps.engine, agent), args, interrupts)
+        talk = await _begin(place, key, _model_of(app.deps.engine, agent), args, interrupts, text)
         return await _talk(talk, args, text, attached, agent.welcome_message, commands)
 
 
@@ -146,7 +146,7 @@ async def _there(
         agent = await interrupts.unless_asked(place.agent(args.agent))
         for warning in agent.warnings:
             remark(f"warning: {one_line(warning)}")
-        talk = await _begin(place, _member(agent.key, args), agent.model, args, interrupts)
+        talk = await _begin(place, _member(agent.key, args), agent.model, args, interrupts, text)
         return await _talk(talk, args, text, attached, agent.welcome_message, None)
 
 
@@ -175,7 +175,12 @@ def _member(key: str, args: argparse.Namespace) -> str:
 
 
 async def _begin(
-    place: Backend, key: str, model: str, args: argparse.Namespace, interrupts: Interrupts
+    place: Backend,
+    key: str,
+    model: str,
+    args: argparse.Namespace,
+    interrupts: Interrupts,
+    text: str | None,
 ) -> Chat:
     known = None
     if args.session is not None:
@@ -184,9 +189,15 @@ async def _begin(
             own = one_line(session.agent_key) or "no agent"
             remark(f"the agent of this session was {own}; {one_line(key)} answers from now on")
         known = session.id
-    screen = JsonScreen() if args.json else TextScreen()
+    screen = JsonScreen() if args.json else TextScreen(_how_to_retry(args, text))
     person = terminal_prompt(interrupts) if sys.stdin.isatty() and not args.json else None
     return Chat(place, key, model, args.model, known, screen, interrupts, person=person)
+
+
+def _how_to_retry(args: argparse.Namespace, text: str | None) -> str:
+    if text is None:
+        return "/retry sends the message again"
+    return "" if args.session else "Continue with --session {session}"
 
 
 async def _talk(
@@ -214,9 +225,9 @@ async def _talk(
         ended = await talk.say(message, args.key, _after(args.after))
         code = 0 if ended.is_good else 1
         if not ended.is_good and ended.status != "waiting":
-            return code  # its error is the only line
+            return code  # its error is the only line, and names the session
     if args.session is None and talk.session is not None and not args.json:
-        again = f"lastgood run {args.agent}{_where(args)} --session {talk.session} …"
+        again = f"lastgood run {args.agent}{_where(args)} --session {talk.session}"
         remark(f"session {talk.session}; continue with: {again}")
     return code
 

@@ -98,7 +98,7 @@ async def _serve(
 ) -> int:
     log_loop_errors(asyncio.get_running_loop())
     stopping, hurried = _signals()
-    async with open_server(settings, sources, main.host) as server:
+    async with open_server(settings, sources, main.host, address=main.address) as server:
         _collect_seldom()
         places: list[tuple[Listener, Asgi]] = [(main, server.asgi)]
         if metrics is not None:

@@ -42,6 +42,8 @@ from lastgood.cli.startup import settings_of
 from lastgood.client.models import SessionList
 from lastgood.errors import InvalidRequest, NoDatabase
 
+#: Statuses of attempts that ended without a turn.
+_WITHOUT_TURN = frozenset({"failed", "cancelled", "interrupted"})
 _Command = Callable[[argparse.Namespace], Coroutine[Any, Any, int]]
 
 
@@ -223,7 +225,7 @@ async def _list(args: argparse.Namespace) -> SessionList:
 async def show_session(args: argparse.Namespace) -> int:
     async with _to_read(args) as sessions:
         session = await sessions.find(args.id)
-        attempts = await sessions.attempts(session.id) if args.attempts else None
+        attempts = await sessions.attempts(session.id) if args.attempts or not args.json else None
         calls = await sessions.tool_calls(session.id) if args.tools else None
         turns = await sessions.turns(session.id)
     if args.json:
@@ -238,8 +240,10 @@ async def show_session(args: argparse.Namespace) -> int:
         print_json(plain)
         return 0
     print_session(session, turns)
-    if attempts is not None:
-        print_attempts(attempts)
+    if args.attempts:
+        print_attempts(attempts or ())
+    elif lost := sum(attempt.status in _WITHOUT_TURN for attempt in attempts or ()):
+        remark(f"{count(lost, 'attempt')} committed nothing; --attempts shows every attempt")
     if calls is not None:
         print_tool_calls(calls)
     return 0

@@ -109,9 +109,11 @@ def _seconds(text: str) -> float:
 
 
 def create_token(args: argparse.Namespace) -> int:
-    token, plain = asyncio.run(_create(args))
+    token, plain, is_first = asyncio.run(_create(args))
     # The remark comes first: if printing the token fails, its id is known and it can be revoked.
     remark(f"created {token.id} for {_what(token)}; save the token now, it is not shown again")
+    if is_first:
+        remark("it is the first token: from its next start on, the server requires one for every request")
     if args.json:
         print_json(_token_json(token) | {"token": plain})
     else:
@@ -119,7 +121,8 @@ def create_token(args: argparse.Namespace) -> int:
     return 0
 
 
-async def _create(args: argparse.Namespace) -> tuple[Token, str]:
+async def _create(args: argparse.Namespace) -> tuple[Token, str, bool]:
+    """The token, its secret, and whether it is the first one."""
     default = _DEFAULT_SCOPES if args.worker is None else Scope.WORKER.value
     scopes = [name.strip() for part in args.scope or [default] for name in part.split(",")]
     if args.worker is not None and Scope.WORKER.value not in scopes:
@@ -127,11 +130,12 @@ async def _create(args: argparse.Namespace) -> tuple[Token, str]:
     async with _open_to_write(args) as tokens:
         try:
             worker = None if args.worker is None else check_worker(args.worker)
-            return await tokens.create(
+            token, plain = await tokens.create(
                 args.name, TenantId(args.tenant), scopes, args.expires, user=args.user, worker=worker
             )
         except InvalidRequest as error:  # of what it is given, and that is options
             raise WrongUsage(error.message) from None
+        return token, plain, len(await tokens.list()) == 1
 
 
 def create_enrollment(args: argparse.Namespace) -> int:

@@ -214,7 +214,7 @@ class Transport:
         if isinstance(error, aiohttp.InvalidURL):
             return InvalidRequest(f"invalid server URL {self._shown}; use http://HOST:PORT")
         if isinstance(error, ssl.SSLError | aiohttp.ClientSSLError):
-            return InvalidRequest(f"TLS certificate verification failed for {self._shown}: {error}")
+            return InvalidRequest(self._tls_failure(error))
         if isinstance(error, aiohttp.ClientHttpProxyError):
             return ServerUnreachable(
                 f"the proxy refused to connect to {self._shown}: {error.status} {error.message}; check the "
@@ -236,6 +236,11 @@ class Transport:
             f"the connection to {self._shown} was lost before the response; the request may have been "
             "processed, so check before you send it again"
         )
+
+    def _tls_failure(self, error: Exception) -> str:
+        if "WRONG_VERSION_NUMBER" in str(error) or "record layer failure" in str(error):
+            return f"{self._shown} does not speak TLS; use http:// instead of https://"
+        return f"TLS certificate verification failed for {self._shown}: {error}"
 
     def _refusal(self, status: int, headers: Mapping[str, str], body: bytes) -> LastgoodError:
         if status in _GATEWAYS:

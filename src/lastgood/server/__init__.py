@@ -29,10 +29,15 @@ from lastgood.wiring import assemble, build_engine, look_nearby, running
 
 @asynccontextmanager
 async def open_server(
-    settings: Settings, sources: Iterable[Source], host: str, *, ollama: str | None = None
+    settings: Settings,
+    sources: Iterable[Source],
+    host: str,
+    *,
+    address: str = "",
+    ollama: str | None = None,
 ) -> AsyncIterator[Server]:
     """A recovered server whose leases are kept until the block ends. `host` is the address that it listens
-    on. `ollama`: where to look for an Ollama, if not at its default address.
+    on, and `address` the URL of it. `ollama`: where to look for an Ollama, if not at its default address.
     """
     secrets = secrets_of(settings.env_file, os.environ)
     policy = UrlPolicy(settings.data_dir / "url_cache", settings.pull_interval, secrets=secrets)
@@ -40,7 +45,7 @@ async def open_server(
     await agents.check_named_files()
     tracing = open_tracing(settings.tracing)
     engine = build_engine(settings, secrets, tracing)
-    store = await open_store(settings.database, migrate=settings.migrate)
+    store = await open_store(settings.database, migrate=settings.migrate, address=address)
     try:
         lastgood = assemble(
             store,

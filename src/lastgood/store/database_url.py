@@ -31,14 +31,17 @@ def sqlite_path(database: str) -> Path | None:
     return Path(rest.removeprefix("/"))
 
 
-async def open_store(database: str, *, read_only: bool = False, migrate: str = "auto") -> Store:
-    """`migrate` is the setting: `auto` or `check`."""
+async def open_store(
+    database: str, *, read_only: bool = False, migrate: str = "auto", address: str = ""
+) -> Store:
+    """`migrate` is the setting: `auto` or `check`. `address`: of the server that opens it, for the error that
+    others get who cannot open it meanwhile."""
     may_migrate = migrate == "auto"
     path = sqlite_path(database)
     if path is not None:
         if not read_only and may_migrate:
             make_folder(path.parent)
-        return open_sqlite(path, read_only=read_only, migrate=may_migrate)
+        return open_sqlite(path, read_only=read_only, migrate=may_migrate, address=address)
     if database.startswith(("postgresql://", "postgres://")):
         from lastgood.store.postgres import open_postgres  # asyncpg only where it is used
 

@@ -32,7 +32,7 @@ from lastgood.engine.providers.provider_aliases import (
     key_names,
     key_of,
 )
-from lastgood.engine.providers.provider_errors import refusal, words_of
+from lastgood.engine.providers.provider_errors import refusal, what_to_check, words_of
 from lastgood.engine.providers.response_stream_parser import ResponseStreamParser
 from lastgood.errors import KeyRefused, ModelError, ModelUnreachable
 from lastgood.model.agents import ModelSpec
@@ -185,4 +185,4 @@ def _unreachable(model: ModelSpec, url: str, error: BaseException, limits: ChatL
             what = f"cannot connect to {where}"
         case _:
             what = f"{where} closed the connection"
-    return ModelUnreachable(f"{model.ref} is unreachable: {what}; check its base_url and the network")
+    return ModelUnreachable(f"{model.ref} is unreachable: {what}; {what_to_check(model)}")

@@ -26,7 +26,7 @@ from lastgood.engine.providers.direct_messages import to_answer, to_pydantic
 from lastgood.engine.providers.direct_models import CONNECTIONS, Clients, settings_of
 from lastgood.engine.providers.direct_settings import native_tools
 from lastgood.engine.providers.provider import Chunk, ChunkKind, ModelAnswer, ModelCall
-from lastgood.engine.providers.provider_errors import ErrorText, refusal, words_in
+from lastgood.engine.providers.provider_errors import ErrorText, refusal, what_to_check, words_in
 from lastgood.errors import LastgoodError, ModelError, ModelGarbled, ModelUnreachable
 from lastgood.model.agents import ModelSpec, StructuredOutput
 from lastgood.outside.secrets import Secrets
@@ -92,9 +92,7 @@ class DirectStream:
         match error:
             case exceptions.ModelConnectionError():
                 how = f"to {error.phase} failed" if error.phase else "no response"
-                return ModelUnreachable(
-                    f"{spec.ref} is unreachable: {how}; check its base_url and the network"
-                )
+                return ModelUnreachable(f"{spec.ref} is unreachable: {how}; {what_to_check(spec)}")
             case exceptions.ModelAPIError():
                 return self._refusal(spec, error)
             case exceptions.UserError():
@@ -121,7 +119,7 @@ class DirectStream:
         if "Credentials" in name or "Token" in name:  # botocore's
             return refusal(spec, 401, ErrorText(), self._secrets)
         if any(word in name for word in ("Connect", "Timeout", "Endpoint", "Network", "Protocol", "Closed")):
-            return ModelUnreachable(f"{spec.ref} is unreachable: {name}; check its base_url and the network")
+            return ModelUnreachable(f"{spec.ref} is unreachable: {name}; {what_to_check(spec)}")
         return ModelGarbled(f"{spec.ref} sent an invalid response ({name}); nothing was committed")
 
 

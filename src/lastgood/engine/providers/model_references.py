@@ -97,7 +97,7 @@ def _look_up(ref: str, models: Models, has_key: HasKey, otherwise: ModelSpec) ->
     provider, slash, model = ref.partition("/")
     if not slash or not provider.strip() or not model.strip():
         near = get_close_matches(ref, (*models, *ALIASES), 1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
+        hint = f" (did you mean {near[0] if near[0] in models else f'{near[0]}/…'!r}?)" if near else ""
         raise ModelUnknown(
             f"unknown model {ref!r}{hint}; use provider/model, for example openai/gpt-5.4-mini, "
             "or a name under `models`"

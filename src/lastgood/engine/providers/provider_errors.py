@@ -69,6 +69,15 @@ class ErrorText:
     status: int | None = None  # where the code is a number
 
 
+def what_to_check(model: ModelSpec) -> str:
+    """For a model whose server cannot be reached."""
+    if model.base_url:
+        return "check its base_url and the network"
+    if model.provider == "ollama":
+        return "start Ollama (`ollama serve`), or set OLLAMA_HOST to its address"
+    return "check the network"
+
+
 def words_of(body: bytes) -> ErrorText:
     try:
         return words_in(orjson.loads(body))

@@ -29,7 +29,7 @@ import json
 import re
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from lastgood.engine.providers.completion_builder import priced
 from lastgood.engine.providers.model_references import why_offline
@@ -43,6 +43,7 @@ from lastgood.time_slices import paced_map
 PromptLog = Callable[[dict[str, Any]], None]
 
 _DIRECTIVE = re.compile(r"!([a-z-]+)(?: (.*))?")
+_VERBS = "!say, !say-json, !remember, !tool, !also, !slow, !fail, !think, !empty"
 _WORDS = re.compile(r"\s*\S+\s*|\s+")
 
 
@@ -103,14 +104,24 @@ def _apply(script: _Script, verb: str, rest: str, said: list[str]) -> None:
                 raise ValueError("it needs a !tool line before it")
             script.calls[-1].append(_call(rest))
         case "slow":
-            script.slow = max(float(rest), 0.0)
+            script.slow = max(_number(float, rest), 0.0)
         case "fail":
             when, _, attempts = rest.partition(" ")
             if when not in ("before", "during", "after"):
                 raise ValueError("expected before, during or after")
-            script.fail, script.fail_attempts = when, int(attempts) if attempts else None
+            script.fail, script.fail_attempts = when, _number(int, attempts) if attempts else None
         case _:
-            raise ModelError(f"scripted model: unknown directive !{verb}")
+            raise ModelError(f"scripted model: unknown directive !{verb}; use one of {_VERBS}")
+
+
+_N = TypeVar("_N", int, float)
+
+
+def _number(kind: Callable[[str], _N], text: str) -> _N:
+    try:
+        return kind(text)
+    except ValueError:
+        raise ValueError(f"expected a number, not {text!r}") from None
 
 
 def _call(rest: str) -> tuple[str, str]:

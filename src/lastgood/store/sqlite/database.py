@@ -187,9 +187,12 @@ class SqliteDatabase:
 
 
 class Lock:
-    """An advisory lock that dies with its process, however that dies."""
+    """An advisory lock that dies with its process, however that dies.
 
-    def __init__(self, path: Path) -> None:
+    `address`: where its owner can be reached; others that want the lock are told.
+    """
+
+    def __init__(self, path: Path, address: str = "") -> None:
         try:
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
@@ -197,17 +200,28 @@ class Lock:
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            owner = os.read(self._file, 32).decode(errors="replace").strip()
             os.close(self._file)
+            owner, address = owner_of(path)
             raise StoreLocked(
                 f"Another Lastgood process{f' ({owner})' if owner else ''} uses {path.with_suffix('')}; "
-                "stop it, or use another database"
+                "stop it, or use another --data-dir",
+                **({"address": address} if address else {}),
             ) from None
         os.ftruncate(self._file, 0)
-        os.write(self._file, f"pid {os.getpid()}\n".encode())
+        os.write(self._file, f"pid {os.getpid()}\n{address}".encode())
 
     def release(self) -> None:
         os.close(self._file)
+
+
+def owner_of(lock: Path) -> tuple[str, str]:
+    """The process that took this lock last, and its address; empty where they are not known."""
+    try:
+        with lock.open("rb") as file:
+            owner, _, address = file.read(512).decode(errors="replace").partition("\n")
+    except OSError:
+        return "", ""
+    return owner.strip(), address.strip()
 
 
 def open_database(
@@ -218,6 +232,7 @@ def open_database(
     clock: Callable[[], float] = time.time,
     steps: tuple[Migration, ...] | None = None,
     migrate: bool = True,
+    address: str = "",
 ) -> SqliteDatabase:
     """`read_only` takes no lock: it can look into the file of a process that runs. Without `migrate`,
     a file whose schema would have to be changed is refused, as one that is not there is."""
@@ -238,7 +253,7 @@ def open_database(
     _look_first(path, clock)
     if not migrate and not path.exists():
         refuse_older(wanted, (), str(path))
-    lock = Lock(path.with_name(path.name + ".lock"))
+    lock = Lock(path.with_name(path.name + ".lock"), address)
     try:
         connection = _connect(path, apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE, clock)
         _check_ours(connection, path)

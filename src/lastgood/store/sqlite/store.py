@@ -115,8 +115,11 @@ def open_sqlite(
     inline: bool = False,
     clock: Callable[[], float] = time.time,
     migrate: bool = True,
+    address: str = "",
 ) -> SqliteStore:
-    return SqliteStore(open_database(path, read_only=read_only, inline=inline, clock=clock, migrate=migrate))
+    return SqliteStore(
+        open_database(path, read_only=read_only, inline=inline, clock=clock, migrate=migrate, address=address)
+    )
 
 
 class AdministrationBeside(SqliteTokens, SqliteWork, SqlWebhooks):

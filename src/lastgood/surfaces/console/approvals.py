@@ -108,11 +108,13 @@ async def asked_view(
     name = partial(flows.authors.name, caller.tenant)
     requester = (await name(turn.user, turn.caller) if turn else "") or session.owner
     machine, folder = "this server", session.working_dir
+    own = f"work/{session.id} in the server's data directory"
     if asked.task is not None:
         machine, folder, requester = await _run_of(flows, caller, session, asked.task)
+        own = "the session's own directory on that machine"
     return question_view(asked, session) | {
         "machine": visible(machine),
-        "folder": visible(folder or "the session's own directory on that machine"),
+        "folder": visible(folder or own),
         "requester": visible(requester) or "a caller without a token",
     }
 

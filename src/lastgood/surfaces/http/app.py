@@ -322,7 +322,8 @@ def _without_route(request: Request, allowed: set[str]) -> Reply:
     allow = ", ".join(sorted({*allowed, "OPTIONS"}))
     if request.method == "OPTIONS":
         return Reply(204, headers={"allow": allow})
-    raise MethodNotAllowed(allow=allow)
+    usable = " or ".join(sorted(allowed))
+    raise MethodNotAllowed(f"Method not allowed on this route; use {usable}", allow=allow)
 
 
 def _public_error(request: Request, error: Exception) -> LastgoodError:
