@@ -17,7 +17,7 @@ from lastgood.flows.tokens import Tokens
 from lastgood.model.ids import DEFAULT_TENANT
 from lastgood.model.tokens import Scope, Token
 from lastgood.store.database_url import open_store
-from lastgood.store.sqlite.database import Lock
+from lastgood.store.sqlite.lock_file import Lock
 from lastgood.wiring import SystemClock
 from tests.e2e.command import Command, Done
 from tests.postgres import PostgresServer

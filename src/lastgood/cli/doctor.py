@@ -29,7 +29,7 @@ from lastgood.outside.env_file import secrets_of
 from lastgood.settings import ROWS, Settings
 from lastgood.settings.worker_settings import WORKER_ROWS
 from lastgood.store.database_url import open_store, sqlite_path
-from lastgood.store.sqlite.database import owner_of
+from lastgood.store.sqlite.lock_file import owner_of
 
 _LEAST_FREE_BYTES = 1024**3
 #: Clocks of file systems may be a little ahead.

@@ -14,7 +14,14 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode, urljoin, urlsplit
 
-from lastgood.core.openapi_schemas import MOST_CHARACTERS, Reading, TooLarge, is_text, resolved, schema_of
+from lastgood.core.openapi_schemas import (
+    MOST_CHARACTERS,
+    OperationTooLarge,
+    Reading,
+    is_text,
+    resolved,
+    schema_of,
+)
 from lastgood.core.url_template import encoded, without_dots
 
 MOST_OPERATIONS = 200
@@ -95,7 +102,7 @@ def _fitting(
         try:
             with reading.of_tool(depth):
                 return _operation(reading, path, method, operation, shared)
-        except TooLarge:
+        except OperationTooLarge:
             pass
     return None
 

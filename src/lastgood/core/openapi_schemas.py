@@ -25,7 +25,7 @@ _DEEPEST_VALUE = 12
 _NUMBERS = ("minimum", "maximum")
 
 
-class TooLarge(Exception):
+class OperationTooLarge(Exception):
     """The tool has more than fits."""
 
 
@@ -41,7 +41,7 @@ class Reading:
 
     @contextmanager
     def of_tool(self, deepest: int) -> Iterator[None]:
-        """TooLarge: the tool that is read in it does not fit."""
+        """OperationTooLarge: the tool that is read in it does not fit."""
         self.deepest = deepest
         self.left_of_tool = room = min(MOST_OF_TOOL, self.left)
         yield
@@ -51,7 +51,7 @@ class Reading:
         self.left_of_tool -= characters + _ENTRY
         self.left_to_read -= characters + _ENTRY
         if self.left_of_tool < 0 or self.left_to_read < 0:
-            raise TooLarge
+            raise OperationTooLarge
 
     def resolved(self, node: Any) -> Any:
         ref = node.get("$ref") if isinstance(node, dict) else None

@@ -38,45 +38,7 @@ _CATEGORY = {**_TEXT, "description": "A category, for example preference, fact, 
 
 
 def memory_toolset(spec: ToolsetSpec) -> Sequence[Tool]:
-    space = f"memory:{spec.options.get('path') or ''}"
-
-    async def add(use: ToolUse) -> str:
-        text, category = _content(use)
-        id = memory_id(use.key, text, category)
-        added = await _notes(use).add(space, id, _body(text, category), MOST_MEMORIES)
-        if added is NoteAdded.FULL:
-            raise ToolFailed(f"there are {MOST_MEMORIES:,} memories, which is the limit; delete some first")
-        return f"Memory stored with the id {id}."
-
-    async def get(use: ToolUse) -> str:
-        notes = await _notes(use).list(space)
-        return await in_thread(lambda stop: _listing(_memories(notes, stop)))
-
-    async def find(use: ToolUse) -> str:
-        query, category = use.arguments.get("query", ""), use.arguments.get("category", "")
-        problem = why_not_searched(query)
-        if problem is not None:
-            raise ToolFailed(problem)
-        notes = await _notes(use).list(space)
-        return await in_thread(lambda stop: _listing(search(_memories(notes, stop), query, category)))
-
-    async def update(use: ToolUse) -> str:
-        text, category = _content(use)
-        id = _id(use)
-        there = await _notes(use).find(space, id)
-        if there is None:
-            raise _unknown(id)
-        body = _body(text, category or _memory(there).category)
-        if await _notes(use).replace(space, id, body) is None:
-            raise _unknown(id)
-        return f"Memory {id} updated."
-
-    async def delete(use: ToolUse) -> str:
-        id = _id(use)
-        if not await _notes(use).delete(space, id):
-            raise _unknown(id)
-        return f"Memory {id} deleted."
-
+    memories = _MemoryTools(f"memory:{spec.options.get('path') or ''}")
     text = {**_TEXT, "description": "What to remember"}
     words = {**_TEXT, "description": "Words that the memory must contain, all of them"}
     return [
@@ -84,31 +46,73 @@ def memory_toolset(spec: ToolsetSpec) -> Sequence[Tool]:
             "add_memory",
             "Stores a fact for later sessions: a preference, a decision, something about the project. Update "
             "an existing memory instead of adding it again.",
-            add,
+            memories.add,
             ("memory",),
             memory=text,
             category=_CATEGORY,
         ),
-        _reads("get_memories", "Lists all memories. Prefer search_memories.", get),
+        _reads("get_memories", "Lists all memories. Prefer search_memories.", memories.list_all),
         _reads(
             "search_memories",
             "Finds memories by words and category. Use it before you answer something that depends on "
             "earlier sessions.",
-            find,
+            memories.find,
             query=words,
             category=_CATEGORY,
         ),
         _tool(
             "update_memory",
             "Replaces the text of a memory, and its category if one is given.",
-            update,
+            memories.update,
             ("id", "memory"),
             id=_ID,
             memory=text,
             category=_CATEGORY,
         ),
-        _tool("delete_memory", "Deletes a memory.", delete, ("id",), id=_ID),
+        _tool("delete_memory", "Deletes a memory.", memories.delete, ("id",), id=_ID),
     ]
+
+
+class _MemoryTools:
+    def __init__(self, space: str) -> None:
+        self._space = space
+
+    async def add(self, use: ToolUse) -> str:
+        text, category = _content(use)
+        id = memory_id(use.key, text, category)
+        added = await _notes(use).add(self._space, id, _body(text, category), MOST_MEMORIES)
+        if added is NoteAdded.FULL:
+            raise ToolFailed(f"there are {MOST_MEMORIES:,} memories, which is the limit; delete some first")
+        return f"Memory stored with the id {id}."
+
+    async def list_all(self, use: ToolUse) -> str:
+        notes = await _notes(use).list(self._space)
+        return await in_thread(lambda stop: _listing(_memories(notes, stop)))
+
+    async def find(self, use: ToolUse) -> str:
+        query, category = use.arguments.get("query", ""), use.arguments.get("category", "")
+        problem = why_not_searched(query)
+        if problem is not None:
+            raise ToolFailed(problem)
+        notes = await _notes(use).list(self._space)
+        return await in_thread(lambda stop: _listing(search(_memories(notes, stop), query, category)))
+
+    async def update(self, use: ToolUse) -> str:
+        text, category = _content(use)
+        id = _id(use)
+        there = await _notes(use).find(self._space, id)
+        if there is None:
+            raise _unknown(id)
+        body = _body(text, category or _memory(there).category)
+        if await _notes(use).replace(self._space, id, body) is None:
+            raise _unknown(id)
+        return f"Memory {id} updated."
+
+    async def delete(self, use: ToolUse) -> str:
+        id = _id(use)
+        if not await _notes(use).delete(self._space, id):
+            raise _unknown(id)
+        return f"Memory {id} deleted."
 
 
 def _notes(use: ToolUse) -> Notes:

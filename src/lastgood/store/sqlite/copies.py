@@ -15,7 +15,8 @@ from pathlib import Path
 import apsw
 
 from lastgood.errors import InvalidRequest, NoDatabase, StoreFull
-from lastgood.store.sqlite.database import Lock, open_source
+from lastgood.store.sqlite.database import open_source
+from lastgood.store.sqlite.lock_file import Lock
 from lastgood.store.sqlite.writer import translate
 
 #: Copied at a time: 4 MiB, so that progress can be shown and Ctrl-C works.
