@@ -11,7 +11,7 @@ import pytest
 from lastgood.errors import SessionBusy
 from lastgood.flows.dependencies import FlowLimits
 from lastgood.flows.turn_handle import TurnHandle
-from lastgood.model.attempts import AttemptStatus, OnLeave
+from lastgood.model.attempts import AttemptStatus, Hold, OnLeave
 from lastgood.model.ids import SessionId
 from lastgood.wiring import Lastgood
 from tests.faults.faults import Mode
@@ -238,6 +238,22 @@ async def test_ORPHAN_is_cancelled_when_that_could_not_be_written_down(cluster: 
     session = await cluster.session(node)
     running = await started(cluster, node, gate, session, OnLeave.ORPHAN)
     cluster.strike(node, "store.set_orphaned", Mode.RAISE)
+    await running.leave()
+    assert (await cluster.outcome(node, running)).status is AttemptStatus.CANCELLED
+
+
+async def test_ORPHAN_is_cancelled_when_the_write_changed_nothing(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = Gate()
+    node = await held(cluster, gate, limits=LONG_GRACE)
+    session = await cluster.session(node)
+    running = await started(cluster, node, gate, session, OnLeave.ORPHAN)
+
+    async def nothing(hold: Hold, orphaned: bool) -> bool:
+        return False
+
+    monkeypatch.setattr(node.deps.store, "set_orphaned", nothing, raising=False)
     await running.leave()
     assert (await cluster.outcome(node, running)).status is AttemptStatus.CANCELLED
 

@@ -149,10 +149,12 @@ class RunningAttempts:
             Move.CANCEL,
             TurnCancelled("The client disconnected and did not reconnect in time; nothing was committed"),
         )
+        # It must not commit while orphaned: where that is not stored, it ends.
         try:
-            await self._write_presence(run)
+            is_stored = await self._write_presence(run)
         except StoreError:
-            # It must not commit while orphaned, and that could not be stored.
+            is_stored = False
+        if not is_stored:
             run.stop(gone)
             return
         run.left += 1
@@ -197,10 +199,11 @@ class RunningAttempts:
                 if found.orphaned:
                     await store.set_orphaned(found.hold, False)
 
-    async def _write_presence(self, run: Run) -> None:
-        """One after the other, and each what is true by then: a leave must not overtake an attach."""
+    async def _write_presence(self, run: Run) -> bool:
+        """One after the other, and each what is true by then: a leave must not overtake an attach. False: the
+        attempt is not held any more."""
         async with run.presence:
-            await self._deps.store.set_orphaned(run.hold, run.watchers == 0)
+            return await self._deps.store.set_orphaned(run.hold, run.watchers == 0)
 
     # -- heartbeat -------------------------------------------------------------
 
