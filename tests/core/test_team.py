@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from lastgood.core.speaker import HANDED_OVER, HANDOFF, named_agent, speaker
+from lastgood.core.call_arguments import text_in
+from lastgood.core.speaker import HANDED_OVER, HANDOFF, speaker
 from lastgood.model.agents import AgentSpec
 from lastgood.model.messages import Message, ToolCall, assistant, tool_result, user
 
@@ -57,4 +58,4 @@ def test_a_team_without_handoffs_is_not_searched_for_them() -> None:
 
 @pytest.mark.parametrize("arguments", ["[]", '{"agent": 1}', "{}", "{"])
 def test_arguments_that_name_nobody(arguments: str) -> None:
-    assert named_agent(arguments) is None
+    assert text_in(ToolCall("c", HANDOFF, arguments), "agent") is None

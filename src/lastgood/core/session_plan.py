@@ -6,9 +6,9 @@ fork has its own, and a restart loses nothing.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 
+from lastgood.core.call_arguments import text_in
 from lastgood.model.messages import Message, Role, ToolCall
 
 WRITE_PLAN = "write_session_plan"
@@ -29,14 +29,5 @@ def plan_of(messages: Sequence[Message]) -> str | None:
             continue
         waiting.remove(call)
         if call.name == WRITE_PLAN and message.content.startswith(WRITTEN):
-            plan = _content(call.arguments) or plan
+            plan = text_in(call, "content") or plan
     return plan
-
-
-def _content(arguments: str) -> str | None:
-    try:
-        plain = json.loads(arguments)
-    except ValueError:
-        return None
-    content = plain.get("content") if isinstance(plain, dict) else None
-    return content if isinstance(content, str) else None

@@ -6,12 +6,12 @@ turn leaves no trace in it, a fork has its own, a reset empties it, and a restar
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
+from lastgood.core.call_arguments import arguments_in
 from lastgood.model.messages import Message, Role, ToolCall
 
 CREATE_ONE = "create_todo"
@@ -120,7 +120,7 @@ def todos_of(messages: Sequence[Message]) -> Todos:
 
 def _again(todos: Todos, call: ToolCall) -> Todos:
     try:
-        done = apply(todos, call.name, json.loads(call.arguments))
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        done = apply(todos, call.name, arguments_in(call))
+    except (ValueError, LookupError, TypeError, AttributeError):
         return todos  # another tool of that name
     return done.todos if isinstance(done, TodoResult) else todos
