@@ -8,6 +8,7 @@ from lastgood.core.egress import (
     Loopback,
     Policy,
     Public,
+    is_loopback_url,
     judge_address,
     judge_redirect,
     judge_url,
@@ -233,3 +234,19 @@ def test_a_private_network_is_no_way_to_any_other_address(address: str) -> None:
 )
 def test_I41_an_error_shows_no_part_of_a_url_that_often_holds_a_key(url: str, seen: str) -> None:
     assert shown(url) == seen
+
+
+@pytest.mark.parametrize(
+    ("url", "is_one"),
+    [
+        ("http://127.0.0.1:8080/x", True),
+        ("http://localhost./x", True),
+        ("https://[::1]/x", True),
+        ("https://example.com/localhost", False),
+        ("https://localhost.example.com/", False),
+        ("https://[::1", False),
+        ("/x", False),
+    ],
+)
+def test_a_url_is_of_this_machine_by_its_host(url: str, is_one: bool) -> None:
+    assert is_loopback_url(url) is is_one
