@@ -18,7 +18,7 @@ WRITTEN = "The plan was written"
 
 def plan_of(messages: Sequence[Message]) -> str | None:
     """None: none was written."""
-    plan: str | None = None
+    written: list[ToolCall] = []
     waiting: list[ToolCall] = []
     for message in messages:
         if message.role is not Role.TOOL:
@@ -29,5 +29,6 @@ def plan_of(messages: Sequence[Message]) -> str | None:
             continue
         waiting.remove(call)
         if call.name == WRITE_PLAN and message.content.startswith(WRITTEN):
-            plan = text_in(call, "content") or plan
-    return plan
+            written.append(call)
+    # From the end: a long conversation has many plans, and all but the last one are history.
+    return next((plan for call in reversed(written) if (plan := text_in(call, "content"))), None)
