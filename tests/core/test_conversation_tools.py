@@ -2,8 +2,8 @@
 
 import pytest
 
-from lastgood.core.model_choice import CHANGED, REVERTED, chosen_model
-from lastgood.core.session_plan import WRITTEN, plan_of
+from lastgood.core.model_choice import CHANGE, CHANGED, REVERTED, chosen_model
+from lastgood.core.session_plan import WRITE_PLAN, WRITTEN, plan_of
 from lastgood.model.messages import (
     HANDED_OVER,
     Message,
@@ -75,3 +75,12 @@ def test_the_plan_is_what_the_last_successful_call_wrote(
     messages: tuple[Message, ...], plan: str | None
 ) -> None:
     assert plan_of(messages) == plan
+
+
+def test_I8_what_is_computed_from_a_call_that_cannot_be_read_is_nothing() -> None:
+    for arguments in ("[" * 100_000, '{"model":' + "[" * 5000 + "]" * 5000 + "}", "{", "[]", '{"model": 1}'):
+        calls = (ToolCall("a", CHANGE, arguments), ToolCall("b", WRITE_PLAN, arguments))
+        results = (tool_result("a", f"{CHANGED}x"), tool_result("b", f"{WRITTEN}."))
+        messages = (user("x"), assistant("", *calls), *results)
+        assert chosen_model(messages, ("x",)) is None
+        assert plan_of(messages) is None

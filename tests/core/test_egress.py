@@ -1,5 +1,7 @@
 """I39: what may be asked for over the network. The address decides, however it is spelled."""
 
+from dataclasses import replace
+
 import pytest
 
 from lastgood.core.egress import (
@@ -8,6 +10,7 @@ from lastgood.core.egress import (
     Loopback,
     Policy,
     Public,
+    is_loopback_url,
     judge_address,
     judge_redirect,
     judge_url,
@@ -233,3 +236,31 @@ def test_a_private_network_is_no_way_to_any_other_address(address: str) -> None:
 )
 def test_I41_an_error_shows_no_part_of_a_url_that_often_holds_a_key(url: str, seen: str) -> None:
     assert shown(url) == seen
+
+
+@pytest.mark.parametrize(
+    ("url", "is_one"),
+    [
+        ("http://127.0.0.1:8080/x", True),
+        ("http://localhost./x", True),
+        ("https://[::1]/x", True),
+        ("https://example.com/localhost", False),
+        ("https://localhost.example.com/", False),
+        ("https://[::1", False),
+        ("/x", False),
+    ],
+)
+def test_a_url_is_of_this_machine_by_its_host(url: str, is_one: bool) -> None:
+    assert is_loopback_url(url) is is_one
+
+
+def test_I39_http_is_for_this_machine_and_private_networks_only() -> None:
+    """Also where a file opens private networks: whether a host is in one is known by its address."""
+    inside = judge_url("http://wiki.example.com/", Policy(private=True))
+    assert isinstance(inside, AllowedUrl)
+    assert judge_address("10.0.0.1", inside) == Public()
+    refused = judge_address("93.184.216.34", inside)
+    assert isinstance(refused, Denial)
+    assert "http is not allowed" in refused.reason
+    assert isinstance(judge_url("http://93.184.216.34/", Policy(private=True)), Denial)
+    assert judge_address("93.184.216.34", replace(inside, scheme="https")) == Public()

@@ -149,6 +149,8 @@ def test_I40_a_schema_that_contains_itself_ends() -> None:
         "type": "array",
         "items": {"type": "string"},
     }
+    assert schema_of(document, {"type": "string", "format": "date"}) == {"type": "string", "format": "date"}
+    assert schema_of(document, {"minimum": 1, "maximum": 2.5}) == {"minimum": 1, "maximum": 2.5}
     about = schema_of(document, {"type": "string", "description": "d" * 5000})["description"]
     assert len(about) == 1024
     assert schema_of(document, {"type": 7, "items": 8, "properties": 9, "minimum": "x", "required": 1}) == {}

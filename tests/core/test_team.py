@@ -5,12 +5,12 @@ from dataclasses import replace
 
 import pytest
 
+from lastgood.core.call_arguments import text_in
 from lastgood.core.speaker import (
     HANDOFF,
     goes_on_as,
     last_request,
     may_speak,
-    named_agent,
     speaker,
     speaker_after,
 )
@@ -67,7 +67,7 @@ def test_a_team_without_handoffs_is_not_searched_for_them() -> None:
 
 @pytest.mark.parametrize("arguments", ["[]", '{"agent": 1}', "{}", "{"])
 def test_arguments_that_name_nobody(arguments: str) -> None:
-    assert named_agent(arguments) is None
+    assert text_in(ToolCall("c", HANDOFF, arguments), "agent") is None
 
 
 # -- forced handoffs -----------------------------------------------------------------------

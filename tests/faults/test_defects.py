@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.approval_defects import OF_APPROVALS
+from tests.faults.computed_state_defects import OF_COMPUTED_STATE
 from tests.faults.defects import Defect, caught_by_simulation
 from tests.faults.hook_defects import OF_HOOKS
 from tests.faults.objections import BrokenDefect, objection_of
@@ -68,6 +69,7 @@ HIDDEN_FROM_SIMULATION = {
     *OF_WORKERS,
     *OF_APPROVALS,
     *OF_HOOKS,
+    *OF_COMPUTED_STATE,
     *OF_WEBHOOKS,
 }
 

@@ -16,13 +16,14 @@ from lastgood.core.tool_ledger import ledger
 from lastgood.engine.providers.provider import Chunk, ModelAnswer, ModelCall
 from lastgood.errors import Forbidden
 from lastgood.flows.approvals import Approver
+from lastgood.flows.audit import ARGUMENT_CHARACTERS, ruling_entry
 from lastgood.model.agents import AgentSpec, Permissions, Safety
 from lastgood.model.answers import Answer, AnswerAction
-from lastgood.model.attempts import Attempt, AttemptStatus, ToolOutcome
+from lastgood.model.attempts import Attempt, AttemptStatus, CallRuling, Hold, ToolOutcome
 from lastgood.model.audit import AuditFilter, AuditKind
 from lastgood.model.events import AttemptFailed
 from lastgood.model.hooks import HookEvent, HookKind, HookSpec
-from lastgood.model.ids import DEFAULT_TENANT, SessionId
+from lastgood.model.ids import DEFAULT_TENANT, AttemptId, SessionId, TurnId
 from lastgood.model.messages import Message, Role, ToolCall, assistant
 from lastgood.model.rules import Setter
 from lastgood.model.sessions import Usage
@@ -217,6 +218,17 @@ async def test_I42_a_call_that_is_denied_is_in_the_audit_record(
         await cluster.backend.store.read_steps(DEFAULT_TENANT, outcome.attempt),
     )
     assert detail["key"] == effect.key
+
+
+def test_I40_the_record_of_a_denied_call_has_so_much_of_its_arguments() -> None:
+    """The record is kept for good, and no person slows such calls down."""
+    hold = Hold(DEFAULT_TENANT, SessionId("s"), AttemptId("a"), 1)
+    cut = "x" * 10_000 + " [… 40,000 characters omitted …]"
+    for length, kept in ((ARGUMENT_CHARACTERS, None), (50_000, cut)):
+        arguments = "x" * length
+        denied = CallRuling(ToolCall("c", TOOL, arguments), "1:c", "root", "a rule denies it")
+        entry = ruling_entry(denied, hold, TurnId("t"), "tok_ann", "here")
+        assert entry.detail["arguments"] == (kept or arguments)
 
 
 async def test_a_call_that_ran_before_the_one_that_waited_keeps_its_effects(cluster: Cluster) -> None:

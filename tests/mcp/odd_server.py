@@ -35,6 +35,16 @@ def tools(cursor: str | None) -> dict[str, Any]:
     if "large-schema" in HOW:
         large = {"type": "object", "properties": {"a": {"type": "string", "description": "x" * 70_000}}}
         return {"tools": [*TOOLS, {"name": "large", "inputSchema": large}]}
+    if "deep-schema" in HOW:
+        deep: dict[str, Any] = {"type": "string"}
+        for _ in range(126):
+            deep = {"type": "object", "properties": {"a": deep}}
+        huge = {"type": "object", "properties": {"a": {"default": 10**30}}}
+        schemas = {"deep": deep, "huge": huge}
+        # Long lines are read by a parser that takes deeper ones.
+        text = "x" * 100_000
+        odd = [{"name": name, "inputSchema": one, "description": text} for name, one in schemas.items()]
+        return {"tools": [*TOOLS, *odd]}
     if "much" in HOW:
         about = {"inputSchema": {"type": "object", "title": "x" * 60_000}}
         return {"tools": [{"name": f"tool_{number}", **about} for number in range(40)]}

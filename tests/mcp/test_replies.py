@@ -67,6 +67,17 @@ async def test_a_tool_with_an_enormous_schema_is_left_out_and_named(servers: Ser
     assert "large (its schema has more than 65,536 bytes)" in offer.instruction
 
 
+async def test_I8_a_tool_whose_schema_cannot_be_sent_is_left_out(servers: Servers) -> None:
+    """Every request would fail with it."""
+    offer = await odd(servers, "deep-schema").offer()
+    assert offer.problem == ""
+    assert [tool.name for tool in offer.tools][:3] == ["ledger_plain", "ledger_odd", "ledger_add"]
+    assert "ledger_deep" not in [tool.name for tool in offer.tools]
+    assert "deep (its schema is nested too deeply" in offer.instruction
+    for tool in offer.tools:
+        assert tool.as_json()["function"]["name"] == tool.name
+
+
 async def test_all_tools_of_a_server_together_have_a_limit(servers: Servers) -> None:
     offer = await odd(servers, "much").offer()
     assert 0 < len(offer.tools) < 40

@@ -18,6 +18,7 @@ from lastgood.engine.tools.http_call import HttpCaller
 from lastgood.engine.tools.openapi_toolset import OpenApiToolset, read_document
 from lastgood.engine.tools.program_tools import SessionPlace
 from lastgood.engine.tools.tool import Tool, ToolFailed, ToolUse
+from lastgood.flows.dependencies import FlowLimits
 from lastgood.model.agents import ToolsetSpec
 from lastgood.model.ids import DEFAULT_TENANT, AttemptId, SessionId, TurnId
 from lastgood.outside.network import Network
@@ -159,3 +160,11 @@ def test_I8_yaml_that_is_not_json_makes_tools_all_the_same() -> None:
     body += " enum: [!!binary aGk=, {1: 2}, !!set {x}]}}}}}}}"
     [operation] = read_document(body.encode(), "https://a.example/x", is_local=False).operations
     assert json.loads(json.dumps(operation.parameters))["properties"]["body"]["default"] is None
+
+
+def test_a_request_times_out_before_its_turn_does() -> None:
+    """The model reads that it took too long; a turn that ends loses everything."""
+    for asked, seconds in ((None, 30), (100, 100), (10_000, 240)):
+        spec = ToolsetSpec("api", options={} if asked is None else {"timeout": asked})
+        assert HttpCaller(spec, Environment({}, Secrets({})), NETWORK).seconds == seconds
+        assert seconds < FlowLimits().idle_seconds

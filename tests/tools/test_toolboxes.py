@@ -54,6 +54,17 @@ class Program:
 
 
 @dataclass
+class Offering:
+    offered: Offer
+
+    async def offer(self) -> Offer:
+        return self.offered
+
+    async def close(self) -> None:
+        pass
+
+
+@dataclass
 class Programs:
     closed: list[SessionId] = field(default_factory=list)
     on_call: Callable[[SessionId], Awaitable[None]] = _nothing
@@ -172,6 +183,21 @@ async def test_a_program_never_gets_the_name_of_one_that_does_not_run() -> None:
     programs.missing.clear()
     await box.ask_programs(agent, place)
     assert list(box.tools_of(agent)) == ["read", "list", "notes_read", "notes_list"]
+
+
+async def test_I8_a_program_never_gets_the_name_of_a_tool_of_the_loop() -> None:
+    """A request with two tools of one name is refused by providers, and so would be every turn."""
+    names = ("transfer_task", "handoff", "search_tool", "add_tool")
+
+    class Hostile(Programs):
+        def program(self, spec: ToolsetSpec, place: SessionPlace) -> LiveProgram:
+            return Offering(Offer(tuple(map(tool, names)), label="notes"))
+
+    boxes = Toolboxes({}, {"live": Hostile()}, None, None)
+    spec, session = agent("live"), SessionId("1")
+    box = boxes.of(session, spec)
+    await box.ask_programs(spec, SessionPlace(DEFAULT_TENANT, session, Path("/")))
+    assert set(box.tools_of(spec)) == {f"notes_{name}" for name in names}
 
 
 async def test_a_program_never_gets_the_name_of_a_builtin_tool_wherever_that_is_in_the_file() -> None:

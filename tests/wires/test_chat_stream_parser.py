@@ -1,6 +1,7 @@
 """The accents of OpenAI's dialect, fed as bytes: whole, and one at a time."""
 
 import json
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -436,3 +437,36 @@ def test_I40_whatever_is_too_much_is_refused_as_it_comes(body: bytes, what: str,
 
 def test_an_answer_within_the_limits_is_none_of_their_business(feed: Feed) -> None:
     assert read(events(*({"content": "x" * 100} for _ in range(19))), feed, SMALL)[1].message.content
+
+
+def test_I40_a_response_has_so_many_calls_and_names_end() -> None:
+    """Every piece is compared with all calls before it."""
+    many = [{"index": at, "id": f"c{at}", "function": {"name": "a", "arguments": "{}"}} for at in range(1001)]
+    assert len(calls(*many[:1000])) == 1000
+    with pytest.raises(ModelGarbled):
+        calls(*many)
+    endless = [{"index": 0, "function": {"name": "ab"[at % 2] * 100}} for at in range(20)]
+    with pytest.raises(ModelGarbled):
+        calls(*endless)
+
+
+def test_I40_thoughts_in_pieces_cost_what_they_weigh() -> None:
+    def details(number: int) -> list[dict[str, Any]]:
+        return [{"reasoning_details": [{"type": "t", "index": 0, "text": "x" * 100}]} for _ in range(number)]
+
+    def seconds(number: int) -> float:
+        body = events(*details(number), {"content": "done"})
+        began = time.process_time()
+        answer = read(body)[1].message
+        assert answer.reasoning is not None
+        assert json.loads(answer.reasoning.opaque)["reasoning_details"][0]["text"] == "x" * 100 * number
+        return time.process_time() - began
+
+    seconds(100)
+    assert seconds(60_000) < 30 * max(seconds(6_000), 0.02)
+
+
+def test_I40_what_is_kept_of_a_thought_beside_its_text_counts() -> None:
+    large = [{"reasoning_details": [{"type": "t", "index": at, "more": ["x" * 10_000]}]} for at in range(20)]
+    with pytest.raises(ModelGarbled, match="above the size limit"):
+        read(events(*large), limits=ParserLimits(answer_bytes=100_000))

@@ -7,9 +7,9 @@ model can be told that they are gone.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Sequence
 
+from lastgood.core.call_arguments import text_in
 from lastgood.model.messages import Message, Role
 
 RUN_JOB = "run_background_job"
@@ -32,18 +32,10 @@ def started_jobs(messages: Sequence[Message]) -> dict[str, str]:
     jobs: dict[str, str] = {}
     for message in messages:
         commands.update(
-            (call.id, _command(call.arguments)) for call in message.tool_calls if call.name == RUN_JOB
+            (call.id, text_in(call, "cmd") or "") for call in message.tool_calls if call.name == RUN_JOB
         )
         call_id = message.tool_call_id or ""
         is_result = message.role is Role.TOOL and call_id in commands
         if is_result and message.content.startswith(STARTED):
             jobs[message.content[len(STARTED) :].partition("\n")[0].strip()] = commands[call_id]
     return jobs
-
-
-def _command(arguments: str) -> str:
-    try:
-        plain = json.loads(arguments)
-    except ValueError:
-        return ""
-    return str(plain.get("cmd", "")) if isinstance(plain, dict) else ""

@@ -6,9 +6,9 @@ success. So a failed turn adds nothing, a fork has its own, and a restart loses 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 
+from lastgood.core.call_arguments import text_in
 from lastgood.model.messages import Message, Role, ToolCall
 
 SEARCH = "search_tool"
@@ -29,15 +29,8 @@ def added_tools(messages: Sequence[Message]) -> frozenset[str]:
         if call is not None:
             waiting.remove(call)
             if call.name == ADD and message.content.startswith(ADDED):
-                added.add(_name(call))
+                added.add(text_in(call, "name") or "")
     return frozenset(added)
-
-
-def _name(call: ToolCall) -> str:
-    try:
-        return str(json.loads(call.arguments)["name"])
-    except (ValueError, LookupError, TypeError, RecursionError):
-        return ""  # another tool of that name
 
 
 def found_tools(descriptions: Mapping[str, str], query: str) -> dict[str, str]:

@@ -156,6 +156,8 @@ def judge_address(address: str, asked: AllowedUrl) -> Public | Loopback | Denial
         return Denial(f"{asked.host} is a loopback name but resolves to {address}")
     if not asked.loopback and isinstance(kind, Loopback):
         return Denial(f"{address} is not a public address: it belongs to this machine")
+    if asked.scheme == "http" and isinstance(kind, Public):
+        return Denial(f"{asked.host} is not in a private network, so http is not allowed; use https")
     return kind
 
 

@@ -6,9 +6,9 @@ nothing, a fork has its own, and a handoff ends it, because it was the choice of
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Sequence
 
+from lastgood.core.call_arguments import text_in
 from lastgood.core.speaker import HANDOFF
 from lastgood.model.messages import HANDED_OVER, Message, Role, ToolCall, is_handover_note
 
@@ -35,16 +35,7 @@ def chosen_model(messages: Sequence[Message], allowed: Collection[str]) -> str |
         if call.name == REVERT and message.content.startswith(REVERTED):
             chosen = None
         elif call.name == CHANGE and message.content.startswith(CHANGED):
-            chosen = _named(call.arguments)
+            chosen = text_in(call, "model")
         elif call.name == HANDOFF and message.content.startswith(HANDED_OVER):
             chosen = None
     return chosen if chosen in allowed else None
-
-
-def _named(arguments: str) -> str | None:
-    try:
-        plain = json.loads(arguments)
-    except ValueError:
-        return None
-    name = plain.get("model") if isinstance(plain, dict) else None
-    return name if isinstance(name, str) else None

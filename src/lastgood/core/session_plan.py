@@ -6,9 +6,9 @@ fork has its own, and a restart loses nothing.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 
+from lastgood.core.call_arguments import text_in
 from lastgood.model.messages import Message, Role, ToolCall
 
 WRITE_PLAN = "write_session_plan"
@@ -18,7 +18,7 @@ WRITTEN = "The plan was written"
 
 def plan_of(messages: Sequence[Message]) -> str | None:
     """None: none was written."""
-    plan: str | None = None
+    written: list[ToolCall] = []
     waiting: list[ToolCall] = []
     for message in messages:
         if message.role is not Role.TOOL:
@@ -29,14 +29,6 @@ def plan_of(messages: Sequence[Message]) -> str | None:
             continue
         waiting.remove(call)
         if call.name == WRITE_PLAN and message.content.startswith(WRITTEN):
-            plan = _content(call.arguments) or plan
-    return plan
-
-
-def _content(arguments: str) -> str | None:
-    try:
-        plain = json.loads(arguments)
-    except ValueError:
-        return None
-    content = plain.get("content") if isinstance(plain, dict) else None
-    return content if isinstance(content, str) else None
+            written.append(call)
+    # From the end: a long conversation has many plans, and all but the last one are history.
+    return next((plan for call in reversed(written) if (plan := text_in(call, "content"))), None)

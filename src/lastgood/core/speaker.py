@@ -7,9 +7,9 @@ its turn ends: the next one begins with the first agent of the chain again.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 
+from lastgood.core.call_arguments import text_in
 from lastgood.model.agents import AgentSpec
 from lastgood.model.attempts import Step
 from lastgood.model.messages import HANDED_OVER, Message, Role, is_handover_note
@@ -79,14 +79,5 @@ def _handed_to(messages: Sequence[Message], result: int) -> str | None:
         caller -= 1
     for call in messages[caller].tool_calls:
         if call.id == messages[result].tool_call_id:
-            return named_agent(call.arguments) if call.name == HANDOFF else None
+            return text_in(call, "agent") if call.name == HANDOFF else None
     return None
-
-
-def named_agent(arguments: str) -> str | None:
-    try:
-        plain = json.loads(arguments)
-    except ValueError:
-        return None
-    name = plain.get("agent") if isinstance(plain, dict) else None
-    return name if isinstance(name, str) else None

@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Any
 
+from lastgood.core.call_arguments import arguments_in
 from lastgood.model.messages import Message, Role, ToolCall
 
 CREATE_ONE = "create_todo"
@@ -169,7 +170,7 @@ def _again(todos: Todos, call: ToolCall, result: str) -> Todos:
     if call.name not in (CREATE_ONE, CREATE, UPDATE) or not result.startswith("{"):
         return todos
     try:
-        done = apply(todos, call.name, json.loads(call.arguments))
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        done = apply(todos, call.name, arguments_in(call))
+    except (ValueError, LookupError, TypeError, AttributeError):
         return todos  # another tool of that name
     return done.todos if isinstance(done, TodoResult) else todos

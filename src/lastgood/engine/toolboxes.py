@@ -18,7 +18,9 @@ from pathlib import Path
 
 import orjson
 
+from lastgood.core.deferred_tools import ADD, SEARCH
 from lastgood.core.globs import Glob
+from lastgood.core.speaker import HANDOFF, TRANSFER
 from lastgood.core.toon import globs_of
 from lastgood.engine.tools.program_tools import LiveProgram, LiveToolsets, Offer, SessionPlace
 from lastgood.engine.tools.tool import Tool, Toolsets
@@ -29,6 +31,9 @@ from lastgood.model.ids import SessionId
 
 #: Where an instruction has that of the toolset itself; those that come with the server have none.
 _ORIGINAL = "{ORIGINAL_INSTRUCTIONS}"
+#: What the loop offers itself. A program with such a tool would be taken for it, or a request would have two
+#: tools of one name, which providers refuse.
+_LOOP_TOOLS = frozenset({ADD, HANDOFF, SEARCH, TRANSFER})
 #: Sessions whose tools are kept built. Losing one costs building it again, and the memory of its programs.
 _MOST = 512
 
@@ -95,7 +100,7 @@ class Toolbox:
         specs: dict[str, ToolsetSpec] = {}
         # A program's tool never takes the place of another one: rules for that name meant the other. That
         # holds while a program before it in the file does not run, too.
-        taken = {tool.name for tools in ours for tool in tools}
+        taken = {tool.name for tools in ours for tool in tools} | _LOOP_TOOLS
         for spec, tools in zip(agent.toolsets, ours, strict=True):
             for tool in tools:
                 built[tool.name], specs[tool.name] = tool, spec

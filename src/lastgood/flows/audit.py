@@ -12,6 +12,10 @@ from lastgood.model.rules import Setter
 from lastgood.model.tokens import Scope
 from lastgood.ports import Store
 
+#: Of the arguments of a call that nobody had to look at: a model makes such calls as fast as it can, and the
+#: record is kept for good. The journal of the attempt has all of them.
+ARGUMENT_CHARACTERS = 10_000
+
 
 def ruling_entry(ruling: CallRuling, hold: Hold, turn: TurnId, caller: str, node: str) -> AuditEntry:
     """`caller`: the token that wanted the turn."""
@@ -20,7 +24,7 @@ def ruling_entry(ruling: CallRuling, hold: Hold, turn: TurnId, caller: str, node
         "key": f"{turn}:{ruling.place}",
         "call": ruling.call.id,
         "tool": ruling.call.name,
-        "arguments": ruling.call.arguments,
+        "arguments": _cut(ruling.call.arguments),
         "agent": ruling.agent,
         "decision": "approve" if ruling.is_allowed else "deny",
         "said": ruling.reason,
@@ -28,6 +32,11 @@ def ruling_entry(ruling: CallRuling, hold: Hold, turn: TurnId, caller: str, node
     }
     kind = AuditKind.APPROVAL if ruling.is_allowed else AuditKind.CALL_DENIED
     return AuditEntry(hold.tenant, kind, "", "", hold.session, about, node)
+
+
+def _cut(arguments: str) -> str:
+    more = len(arguments) - ARGUMENT_CHARACTERS
+    return arguments if more <= 0 else f"{arguments[:ARGUMENT_CHARACTERS]} [… {more:,} characters omitted …]"
 
 
 def nobody(node: str) -> Setter:

@@ -12,6 +12,7 @@ from typing import Any
 
 import mcp_types
 
+from lastgood.engine.mcp.tool_limits import sendable_bytes
 from lastgood.engine.tools.tool import NeedsInput, ToolFailed
 from lastgood.model.answers import Answer, AnswerAction
 
@@ -35,6 +36,8 @@ def state_of(
                 f"MCP server {server} asks for {request.method}, which Lastgood does not support"
             )
         requests[id] = _request(request.params)
+        if sendable_bytes(requests[id]) is None:
+            raise ToolFailed(f"MCP server {server} asks with a schema that is nested too deeply")
     return {
         "request_state": result.request_state,
         "requests": requests,

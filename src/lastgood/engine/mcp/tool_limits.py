@@ -15,6 +15,19 @@ MOST_SCHEMA_BYTES = 64 * 1024
 #: Of all tools of a server together.
 MOST_BYTES = 1024 * 1024
 _MOST_NAMED = 20
+#: JSON is written up to a depth of 254. So much of that is left to what a schema is a part of.
+_ROOM = 100
+
+
+def sendable_bytes(plain: Any) -> int | None:
+    """As JSON. None: it cannot be written as a part of a request or of a stored question."""
+    nested = plain
+    for _ in range(_ROOM):
+        nested = [nested]
+    try:
+        return len(orjson.dumps(nested)) - 2 * _ROOM
+    except TypeError:  # as orjson says both
+        return None
 
 
 def usable_tools(tools: Sequence[Any]) -> tuple[list[Any], list[str]]:
@@ -23,8 +36,10 @@ def usable_tools(tools: Sequence[Any]) -> tuple[list[Any], list[str]]:
     left_out: list[str] = []
     total = 0
     for tool in tools:
-        size = len(orjson.dumps(tool.input_schema))
-        if size > MOST_SCHEMA_BYTES:
+        size = sendable_bytes(tool.input_schema)
+        if size is None:
+            left_out.append(f"{tool.name[:64]} (its schema is nested too deeply, or has too large a number)")
+        elif size > MOST_SCHEMA_BYTES:
             left_out.append(f"{tool.name[:64]} (its schema has more than {MOST_SCHEMA_BYTES:,} bytes)")
         elif total + size > MOST_BYTES:
             left_out.append(f"{tool.name[:64]} (the tools before it have {MOST_BYTES:,} bytes, the limit)")

@@ -21,6 +21,9 @@ _TOO_LONG = frozenset({"length", "max_tokens", "max_output_tokens", "model_lengt
 #: What a piece counts for beside its text, so that many empty ones are no way around a limit.
 _PIECE_BYTES = 64
 _LONG_ARGUMENTS = 64 * 1024
+#: Of one response. Every piece of a call is compared with all of them.
+MOST_CALLS = 1000
+_LONGEST_NAME = 1024
 
 
 class _Text:
@@ -65,7 +68,7 @@ class _PartialCall:
 
     @property
     def is_whole(self) -> bool:
-        """Whether its arguments are complete. Does not parse long ones: this is called forevery chunk."""
+        """Whether its arguments are complete. Does not parse long ones: this is called for every chunk."""
         if self.arguments.length > _LONG_ARGUMENTS:
             return False
         try:
@@ -96,7 +99,9 @@ class CompletionBuilder:
         self._text = _Text()
         self._thoughts = _Text()
         self._thoughts_key = ""  # the name under which they came
-        self._details: list[dict[str, Any]] = []
+        self._details: list[
+            tuple[dict[str, Any], dict[str, _Text]]
+        ] = []  # with the texts that come in pieces
         self._calls: list[_PartialCall] = []
         self._usage: dict[str, Any] = {}
         self._ready: list[Chunk] = []
@@ -203,16 +208,18 @@ class CompletionBuilder:
 
     def _detail(self, detail: dict[str, Any]) -> str:
         """OpenRouter's way: typed pieces that belong together by type and index. What can be shown of one."""
-        kept = self._details[-1] if self._details else None
-        if kept is None or any(kept.get(key) != detail.get(key) for key in ("type", "index")):
-            kept = {}
-            self._details.append(kept)
+        kept, texts = self._details[-1] if self._details else ({}, {})
+        if not self._details or any(kept.get(key) != detail.get(key) for key in ("type", "index")):
+            kept, texts = {}, {}
+            self._details.append((kept, texts))
         for key, value in detail.items():
             if key in ("text", "summary", "data") and isinstance(value, str):
-                kept[key] = (kept.get(key) or "") + value
+                kept[key] = ""  # its place among the others
+                texts.setdefault(key, _Text()).add(value)
                 self.size += len(value)
             elif value is not None or key not in kept:
                 kept[key] = value
+                self.size += len(orjson.dumps(value))
         self.size += _PIECE_BYTES
         return str(detail.get("text") or detail.get("summary") or "")
 
@@ -225,11 +232,16 @@ class CompletionBuilder:
         call = self._known(identity, index)
         # A name and arguments for a call that has all its own: some number all calls the same, or none.
         if call is None or (name and arguments and call.is_whole):
+            if len(self._calls) >= MOST_CALLS:
+                raise ValueError(f"more than {MOST_CALLS:,} tool calls")
             call = _PartialCall(identity, index)
+            self.size += len(identity)
             self._calls.append(call)
         call.id = call.id or identity
         if name != call.name:  # some say it again with every piece
             call.name += name
+            if len(call.name) > _LONGEST_NAME:
+                raise ValueError("a tool call with a name that does not end")
         call.arguments.add(arguments)
         self.size += len(arguments) + len(name) + _PIECE_BYTES
 
@@ -259,7 +271,8 @@ class CompletionBuilder:
     def _reasoning(self, ref: str) -> Reasoning | None:
         text = str(self._thoughts)
         if self._details:
-            opaque = orjson.dumps({"reasoning_details": self._details}).decode()
+            whole = [kept | {key: str(one) for key, one in texts.items()} for kept, texts in self._details]
+            opaque = orjson.dumps({"reasoning_details": whole}).decode()
         elif text and self._thoughts_key == "reasoning_content":
             opaque = orjson.dumps({"reasoning_content": text}).decode()
         else:

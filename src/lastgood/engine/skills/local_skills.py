@@ -61,36 +61,32 @@ class _Search:
             self.stop.check()
             self.left -= 1
             inner = posixpath.join(folder, entry.name)
-            skill = _skill(root, inner, entry.name)
+            skill = self._skill(root, inner, entry.name)
             yield from () if skill is None else (skill,)
             if depth > 1:
                 yield from self.below(root, inner, depth - 1)
 
+    def _skill(self, root: Root, folder: str, name: str) -> Skill | None:
+        try:
+            content = read_under(root, posixpath.join(folder, SKILL_FILE), HEADER_BYTES)
+        except ToolFailed:
+            return None
+        header = header_of(content.data.decode(errors="replace"), name)
+        if header is None:
+            return None
+        files = (path for path in self._files(root, folder) if path != SKILL_FILE and is_skill_file(path))
+        return Skill(ListedSkill(header, tuple(islice(files, MOST_FILES))), partial(_read, root, folder))
 
-def _skill(root: Root, folder: str, name: str) -> Skill | None:
-    try:
-        content = read_under(root, posixpath.join(folder, SKILL_FILE), HEADER_BYTES)
-    except ToolFailed:
-        return None
-    header = header_of(content.data.decode(errors="replace"), name)
-    if header is None:
-        return None
-    listed = ListedSkill(header, tuple(_files(root, folder)))
-    return Skill(listed, partial(_read, root, folder))
-
-
-def _files(root: Root, folder: str) -> Iterator[str]:
-    """What lies beside SKILL.md, one folder deep."""
-    found = [entry for entry in _entries(root, folder) if not entry.name.startswith(".")]
-    names = [entry.name for entry in found if entry.kind == "file"]
-    for entry in found:
-        if entry.is_folder:
-            names += [
-                f"{entry.name}/{one.name}"
-                for one in _entries(root, posixpath.join(folder, entry.name))
-                if one.kind == "file"
-            ]
-    yield from [name for name in names if name != SKILL_FILE and is_skill_file(name)][:MOST_FILES]
+    def _files(self, root: Root, folder: str) -> Iterator[str]:
+        """What lies beside SKILL.md, one folder deep."""
+        found = [entry for entry in _entries(root, folder) if not entry.name.startswith(".")]
+        yield from (entry.name for entry in found if entry.kind == "file")
+        for entry in found:
+            if entry.is_folder and self.left:
+                self.stop.check()
+                self.left -= 1
+                inner = _entries(root, posixpath.join(folder, entry.name))
+                yield from (f"{entry.name}/{one.name}" for one in inner if one.kind == "file")
 
 
 def _entries(root: Root, folder: str) -> list[Entry]:

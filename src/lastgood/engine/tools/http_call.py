@@ -13,7 +13,8 @@ from lastgood.model.agents import Effect, OnUnknown, ToolsetSpec
 from lastgood.outside.network import EgressError, EgressRefused, Network, request
 
 SECONDS = 30
-MOST_SECONDS = 300
+#: Less than the watchdog of a turn: a request is silent, and its timeout is a result that the model can read.
+MOST_SECONDS = 240
 RESPONSE_BYTES = 1024 * 1024
 #: A system that supports it does a repeated request once.
 KEY_HEADER = "Idempotency-Key"
