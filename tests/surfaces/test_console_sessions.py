@@ -362,6 +362,21 @@ async def test_a_tool_call_shows_how_its_result_begins(tmp_path: Path) -> None:
         assert "make: ***" not in summary
 
 
+async def test_the_steps_of_an_attempt_name_their_model_and_their_tool(tmp_path: Path) -> None:
+    async with open_inside(tmp_path, shelly(tmp_path), safety="autonomous") as inside:
+        session, visitor = await inside.session(agent="shelly"), Visitor(inside)
+        text = '!tool shell {"cmd": "exit 3"}\n!fail during'
+        body = {**said(text), "wait": True}
+        assert (await inside.ask("POST", f"/api/sessions/{session}/turns", body)).status == 424
+        attempt = (await inside.good("GET", f"/api/sessions/{session}/attempts"))[0]["id"]
+        path = f"/sessions/{session}/attempts/{attempt}"
+        asks, call = (await visitor.get(f"{path}.json")).json["steps"]
+        assert (asks["name"], call["name"]) == ("builtin/scripted", "shell")
+        page = (await visitor.get(path)).body.decode()
+        heads = re.findall(r'<div class="step-head">(.*?)</div>', page)
+        assert ["not repeatable" in one for one in heads] == [False, True]
+
+
 async def test_a_cancelled_turn_does_not_look_like_a_failure(
     inside: InProcessServer, visitor: Visitor
 ) -> None:
