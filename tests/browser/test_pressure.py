@@ -156,6 +156,27 @@ def test_a_browser_that_was_offline_reads_the_session_again_at_once(
     expect(turns(page)).to_have_count(2)
 
 
+#: On how many lines the text of an element is.
+_LINES = """(one) => {
+    const range = document.createRange();
+    range.selectNodeContents(one);
+    return new Set([...range.getClientRects()].map((box) => box.top)).size;
+}"""
+
+
+def test_numbers_are_on_one_line_at_every_width(page: Page, server: LiveServer, api: Api) -> None:
+    """`2,00` above `0` is read as another number."""
+    session = api.session(title="many tokens")
+    api.good(session, "!say " + "word " * 30_000)
+    page.goto(f"{server.url}/sessions?q=many+tokens")
+    for width in (1280, 1100, 1000, 375):
+        page.set_viewport_size({"width": width, "height": 800})
+        for cell in page.locator(".rows tbody .num").all():
+            if cell.is_visible():
+                lines = cell.evaluate(_LINES)
+                assert lines <= 1, (width, cell.inner_text())
+
+
 # -- texts that are longer than anybody thought ------------------------------------------------
 
 LONG = "x" * 180

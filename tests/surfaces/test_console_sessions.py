@@ -1,6 +1,7 @@
 """The session pages of the console: permalinks, searches, and forms that are sent again."""
 
 import asyncio
+import json
 import re
 from collections.abc import AsyncIterator
 from datetime import datetime
@@ -395,3 +396,29 @@ async def test_older_turns_open_where_the_reader_was(inside: InProcessServer, vi
     page = (await visitor.get(f"/sessions/{session}")).body.decode()
     assert '<a href="?to=10#newer">Older turns</a>' in page
     assert 'id="newer"' in (await visitor.get(f"/sessions/{session}?to=10")).body.decode()
+
+
+async def test_a_retry_lists_the_calls_that_run_again_and_those_that_may_have_taken_effect(
+    tmp_path: Path,
+) -> None:
+    """Who clicks Retry knows before what it repeats."""
+    begun = tmp_path / "begun"
+    async with open_inside(tmp_path, shelly(tmp_path), safety="autonomous") as inside:
+        session, visitor = await inside.session(agent="shelly"), Visitor(inside)
+        command = f"touch {begun}; echo '<b>'; sleep 600"
+        calls = f"!tool shell {json.dumps({'cmd': command})}\n!also think {json.dumps({'thought': 'later'})}"
+        await inside.begun(session, f"{calls}\n!say done")
+        async with asyncio.timeout(30):
+            while not begun.exists():
+                await asyncio.sleep(0.01)
+        await inside.good("POST", f"/api/sessions/{session}/cancel")
+        page = await visitor.get(f"/sessions/{session}")
+        preview = (await visitor.get(f"/sessions/{session}.json")).json["failed"][0]["preview"]
+        assert preview["unknown"] == [{"tool": "shell", "command": command}]
+        assert preview["repeats"] == [{"tool": "think", "command": "later"}]
+        for said_above in (
+            "These calls had not finished, and run again",
+            "These calls may have taken effect",
+        ):
+            assert said_above in seen(page)
+        assert "echo &#39;&lt;b&gt;&#39;; sleep 600" in page.body.decode()
