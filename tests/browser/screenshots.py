@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import tempfile
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -25,6 +26,8 @@ from tests.e2e.api import Api, said
 from tests.e2e.server import LiveServer
 
 IMAGES = Path(__file__).parent.parent.parent / "docs" / "images"
+#: A model that answers at once has no bar on the timeline.
+THINKS_SECONDS = 0.4
 PRICES = {"input": 0.25, "output": 2.0}
 
 
@@ -37,6 +40,8 @@ class Says:
     status: int = 200
 
 
+_DATES = "tests/data/dates.json"
+_FIX = f"sed -i 's/03.11.2026/2026-11-03/' {_DATES}"
 #: What the model says to a message, one response after the other.
 SCRIPT: dict[str, list[Says]] = {
     "Why did the nightly build fail?": [
@@ -47,7 +52,7 @@ SCRIPT: dict[str, list[Says]] = {
         ),
     ],
     "Fix the fixture, please.": [
-        Says(calls=[("shell", {"cmd": "sed -i 's/03.11.2026/2026-11-03/' tests/data/dates.json"})]),
+        Says(calls=[("shell", {"cmd": f"{_FIX}; grep -c 2026 {_DATES}"})]),
         *[Says(status=503)] * 3,  # the model is tried three times
         Says("Done: `tests/data/dates.json` has ISO dates now. The 41 tests of the parser pass."),
     ],
@@ -92,6 +97,7 @@ def model_server() -> Iterator[str]:
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["content-length"])))
             says = model.next(body)
+            time.sleep(THINKS_SECONDS)  # real time: the picture shows how long it took
             self.send_response(says.status)
             kind = "text/event-stream" if says.status == 200 else "application/json"
             self.send_header("content-type", kind)
@@ -166,7 +172,7 @@ def fill(api: Api, folder: str) -> tuple[str, str]:
         ("support", "Summarise yesterday's incidents", "omar"),
     ):
         turn(api, api.session(agent, title=text), text, user)
-    received = api.session("builder", title="Nightly build fails")
+    received = api.session("builder", title="Nightly build fails", working_dir=folder)
     turn(api, received, "Why did the nightly build fail?", "mira")
     turn(api, received, "Fix the fixture, please.", "mira")
     failed = api.get(f"/api/sessions/{received}/attempts")[-1]
@@ -196,7 +202,11 @@ def main(images: Path = IMAGES) -> None:
         work = folder / "website"
         logs = work / "logs"
         logs.mkdir(parents=True)
-        (logs / "nightly.log").write_text("812: ERROR test_parser.py::test_dates - '03.11.2026'\n")
+        (logs / "nightly.log").write_text("ERROR test_parser.py::test_dates - '03.11.2026'\n")
+        (logs / "suite.log").write_text("test_parser.py::test_dates passed\n" * 41)
+        dates = work / "tests" / "data" / "dates.json"
+        dates.parent.mkdir(parents=True)
+        dates.write_text('["03.11.2026"]\n')
         options = ("--safety", "balanced")
         with LiveServer(folder, *write_agents(folder, address), options=options) as server:
             api = Api(server)

@@ -547,6 +547,7 @@ def test_no_page_has_a_serious_accessibility_problem(
             "prompt": f"/sessions/{session}/turns/{turn}/prompt",
             "turn": f"/sessions/{session}/turns/{failed['turn']}",
             "usage": "/usage",
+            "usage-of-this-server": "/usage?runtime=",
             "reference": "/reference",
             "pointers": f"/sessions/{session}/pointers",
             "approvals": "/approvals",

@@ -126,6 +126,57 @@ def test_times_do_not_depend_on_the_clock_of_the_browser(page: Page, server: Liv
     expect(page.locator(".turn.append")).to_contain_text("from elsewhere")
 
 
+def test_a_server_that_hangs_is_reported_and_found_again(page: Page, server: LiveServer) -> None:
+    """It accepts the request and never answers: the page must not say for ever that it is live."""
+    page.clock.install()
+    page.goto(f"{server.url}/sessions")
+    expect(page.locator(".live-state")).to_have_text("Live")
+    page.route("**/sessions", lambda route: None)
+    with page.expect_request("**/sessions"):
+        page.clock.fast_forward(5_000)
+    expect(page.locator(".live-state")).to_have_text("Live")
+    page.clock.fast_forward(21_000)
+    expect(page.locator(".live-state")).to_have_text("Server not reachable, trying again")
+    page.unroute("**/sessions")
+    page.clock.fast_forward(5_000)
+    expect(page.locator(".live-state")).to_have_text("Live")
+
+
+def test_a_browser_that_was_offline_reads_the_session_again_at_once(
+    page: Page, server: LiveServer, api: Api
+) -> None:
+    session = api.session()
+    api.good(session, "before")
+    open_session(page, server, session)
+    page.context.set_offline(True)
+    expect(page.locator(".live-state")).to_have_text("Offline")
+    api.good(session, "meanwhile")
+    page.context.set_offline(False)
+    expect(page.locator(".live-state")).to_have_text("Live")
+    expect(turns(page)).to_have_count(2)
+
+
+#: On how many lines the text of an element is.
+_LINES = """(one) => {
+    const range = document.createRange();
+    range.selectNodeContents(one);
+    return new Set([...range.getClientRects()].map((box) => box.top)).size;
+}"""
+
+
+def test_numbers_are_on_one_line_at_every_width(page: Page, server: LiveServer, api: Api) -> None:
+    """`2,00` above `0` is read as another number."""
+    session = api.session(title="many tokens")
+    api.good(session, "!say " + "word " * 30_000)
+    page.goto(f"{server.url}/sessions?q=many+tokens")
+    for width in (1280, 1100, 1000, 375):
+        page.set_viewport_size({"width": width, "height": 800})
+        for cell in page.locator(".rows tbody .num").all():
+            if cell.is_visible():
+                lines = cell.evaluate(_LINES)
+                assert lines <= 1, (width, cell.inner_text())
+
+
 # -- texts that are longer than anybody thought ------------------------------------------------
 
 LONG = "x" * 180

@@ -325,6 +325,17 @@ async def test_home_lists_the_agents_that_are_served_with_what_answers(tmp_path:
             assert said in seen(page), said
 
 
+async def test_an_error_page_is_named_for_what_happened(guarded: InProcessServer) -> None:
+    reader = await Visitor(guarded).login("read")
+    missing = await reader.get("/sessions/ses_nothing")
+    assert (missing.status, "<h1>Not found</h1>" in missing.body.decode()) == (404, True)
+    wrong = await reader.get("/usage?range=century")
+    assert (wrong.status, "<h1>Not possible</h1>" in wrong.body.decode()) == (400, True)
+    session = await guarded.session("all")
+    refused = await reader.post(f"/sessions/{session}/star", {"starred": "1"})
+    assert (refused.status, "<h1>Not allowed</h1>" in refused.body.decode()) == (403, True)
+
+
 async def test_usage_is_shown_however_many_users_there_are(
     inside: InProcessServer, visitor: Visitor, monkeypatch: pytest.MonkeyPatch
 ) -> None:

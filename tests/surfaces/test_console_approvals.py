@@ -326,3 +326,19 @@ async def test_without_tokens_there_is_no_author_to_name(inside: InProcessServer
     session = await inside.session()
     await inside.turn(session)
     assert [one["author"] for one in (await visitor.get(f"/sessions/{session}.json")).json["turns"]] == [""]
+
+
+async def test_the_list_of_approvals_names_machine_directory_and_requester(tmp_path: Path) -> None:
+    async with open_inside(tmp_path, asker(tmp_path), safety="balanced", working_dir_root=tmp_path) as inside:
+        session = await inside.session(agent="asker", working_dir=str(tmp_path))
+        body = {"messages": [{"content": '!tool shell {"cmd": "make"}\n!say done'}], "user": "mira"}
+        await inside.good("POST", f"/api/sessions/{session}/turns", body)
+        await until(inside, session, "waiting")
+        visitor = Visitor(inside)
+        (waiting,) = (await visitor.get("/approvals.json")).json["waiting"]
+        (question,) = waiting["questions"]
+        named = (question["machine"], question["folder"], question["requester"])
+        assert named == ("this server", str(tmp_path), "mira")
+        page = seen(await visitor.get("/approvals"))
+        for fact in ("Machine", "this server", "Directory", "Requested by", "mira", "Expires"):
+            assert fact in page, fact

@@ -1,6 +1,7 @@
 """The session pages of the console: permalinks, searches, and forms that are sent again."""
 
 import asyncio
+import json
 import re
 from collections.abc import AsyncIterator
 from datetime import datetime
@@ -362,6 +363,21 @@ async def test_a_tool_call_shows_how_its_result_begins(tmp_path: Path) -> None:
         assert "make: ***" not in summary
 
 
+async def test_the_steps_of_an_attempt_name_their_model_and_their_tool(tmp_path: Path) -> None:
+    async with open_inside(tmp_path, shelly(tmp_path), safety="autonomous") as inside:
+        session, visitor = await inside.session(agent="shelly"), Visitor(inside)
+        text = '!tool shell {"cmd": "exit 3"}\n!fail during'
+        body = {**said(text), "wait": True}
+        assert (await inside.ask("POST", f"/api/sessions/{session}/turns", body)).status == 424
+        attempt = (await inside.good("GET", f"/api/sessions/{session}/attempts"))[0]["id"]
+        path = f"/sessions/{session}/attempts/{attempt}"
+        asks, call = (await visitor.get(f"{path}.json")).json["steps"]
+        assert (asks["name"], call["name"]) == ("builtin/scripted", "shell")
+        page = (await visitor.get(path)).body.decode()
+        heads = re.findall(r'<div class="step-head">(.*?)</div>', page)
+        assert ["not repeatable" in one for one in heads] == [False, True]
+
+
 async def test_a_cancelled_turn_does_not_look_like_a_failure(
     inside: InProcessServer, visitor: Visitor
 ) -> None:
@@ -380,3 +396,29 @@ async def test_older_turns_open_where_the_reader_was(inside: InProcessServer, vi
     page = (await visitor.get(f"/sessions/{session}")).body.decode()
     assert '<a href="?to=10#newer">Older turns</a>' in page
     assert 'id="newer"' in (await visitor.get(f"/sessions/{session}?to=10")).body.decode()
+
+
+async def test_a_retry_lists_the_calls_that_run_again_and_those_that_may_have_taken_effect(
+    tmp_path: Path,
+) -> None:
+    """Who clicks Retry knows before what it repeats."""
+    begun = tmp_path / "begun"
+    async with open_inside(tmp_path, shelly(tmp_path), safety="autonomous") as inside:
+        session, visitor = await inside.session(agent="shelly"), Visitor(inside)
+        command = f"touch {begun}; echo '<b>'; sleep 600"
+        calls = f"!tool shell {json.dumps({'cmd': command})}\n!also think {json.dumps({'thought': 'later'})}"
+        await inside.begun(session, f"{calls}\n!say done")
+        async with asyncio.timeout(30):
+            while not begun.exists():
+                await asyncio.sleep(0.01)
+        await inside.good("POST", f"/api/sessions/{session}/cancel")
+        page = await visitor.get(f"/sessions/{session}")
+        preview = (await visitor.get(f"/sessions/{session}.json")).json["failed"][0]["preview"]
+        assert preview["unknown"] == [{"tool": "shell", "command": command}]
+        assert preview["repeats"] == [{"tool": "think", "command": "later"}]
+        for said_above in (
+            "These calls had not finished, and run again",
+            "These calls may have taken effect",
+        ):
+            assert said_above in seen(page)
+        assert "echo &#39;&lt;b&gt;&#39;; sleep 600" in page.body.decode()

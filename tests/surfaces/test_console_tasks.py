@@ -232,3 +232,12 @@ async def test_a_chat_in_the_list_of_tasks_does_not_repeat_the_id_of_its_session
     page = await Visitor(inside).get("/work")
     assert session not in seen(page)
     assert f'href="/sessions/{session}"' in page.body.decode()
+
+
+async def test_a_turn_of_a_runtime_leads_to_its_task(inside: InProcessServer) -> None:
+    """There is the activity of the run, and what it changed."""
+    path = await ran(inside, [])
+    visitor = Visitor(inside)
+    session = (await visitor.get(f"{path}.json")).json["task"]["session"]
+    page = (await visitor.get(f"/sessions/{session}")).body.decode()
+    assert f'<a href="{path}" aria-label="Task of turn 1">Task</a>' in page

@@ -12,7 +12,7 @@ from typing import Any
 
 from lastgood.core.approval import Confirmation
 from lastgood.core.visible_text import visible
-from lastgood.errors import InvalidRequest, NothingPending, RuntimeNotFound
+from lastgood.errors import InvalidRequest, LastgoodError, NothingPending, RuntimeNotFound
 from lastgood.flows.approvals import Approver, PendingQuestion
 from lastgood.flows.attention import MOST_WAITING
 from lastgood.model.audit import AuditRecord
@@ -42,13 +42,20 @@ class ApprovalPages:
             "waiting": [
                 {
                     "session": session_view(one.session),
-                    "questions": [question_view(asked, one.session) for asked in one.questions],
+                    "questions": [await self._listed(request, one.session, asked) for asked in one.questions],
                 }
                 for one in found
             ],
             "is_more": len(found) >= MOST_WAITING,
         }
         return Page("approvals.html", "Approvals", data)
+
+    async def _listed(self, request: Request, session: Session, asked: PendingQuestion) -> dict[str, Any]:
+        """A task or session that is deleted meanwhile must not take the list away."""
+        try:
+            return await asked_view(self._flows, request, session, asked)
+        except LastgoodError:
+            return question_view(asked, session)
 
     async def show(self, request: Request) -> Page:
         caller = request.caller

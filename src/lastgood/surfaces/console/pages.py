@@ -152,7 +152,8 @@ class Pages:
             return self._to_login(request)
         data = {"message": error.message, "code": error.code, "request_id": request.id}
         status = status_of(error)
-        return self.html(request, Page("error.html", "Not possible", data, status))
+        title = {404: "Not found", 403: "Not allowed"}.get(status, "Not possible")
+        return self.html(request, Page("error.html", title, data, status))
 
     def _to_login(self, request: Request) -> Reply:
         """Browsers do not send the cookie with a link that was followed from elsewhere, such as an approval

@@ -16,10 +16,10 @@ from lastgood.surfaces.http.resource import timestamp
 if TYPE_CHECKING:
     from markupsafe import Markup
 
-#: Our ids, and those of agent CLIs: 32 hexadecimal digits, with or without dashes.
-_ID = re.compile(
+#: Our ids, those of agent CLIs (32 hexadecimal digits, with or without dashes), and times.
+_MARK = re.compile(
     r"\b(?:(?:task|turn|ses|att|rt)_[0-9a-f]{32}|wrk_[0-9a-f]{24}|[0-9a-f]{32}"
-    r"|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\b"
+    r"|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z)\b"
 )
 _THOUSANDS = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
 _UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
@@ -77,7 +77,7 @@ def file_name(where: str) -> str:
 def short(id: str) -> str:
     """`ses_3f2a9c81`: enough for people to tell ids apart. Ids of agent CLIs have no prefix."""
     kind, _, rest = id.partition("_")
-    return f"{kind}_{rest[:8]}" if rest else id[:8] if _ID.fullmatch(id) else id[:12]
+    return f"{kind}_{rest[:8]}" if rest else id[:8] if _MARK.fullmatch(id) else id[:12]
 
 
 def pretty(value: Any) -> str:
@@ -124,13 +124,17 @@ def path(text: str) -> Markup:
 
 
 def linked(text: str, runtimes: Mapping[str, str] | None = None) -> Markup:
-    """A sentence in which ids are short, those of tasks are links, and runtimes have their names."""
+    """A sentence in which ids and times are short, ids of tasks are links, and runtimes have their names."""
     from markupsafe import Markup, escape
 
     made, last = Markup(""), 0
-    for found in _ID.finditer(text):
+    for found in _MARK.finditer(text):
         id = found[0]
-        if id.startswith("task_"):
+        if id.endswith("Z"):
+            shown = Markup('<time datetime="{}" title="{}">{} UTC</time>').format(
+                id, id, id[:16].replace("T", " ")
+            )
+        elif id.startswith("task_"):
             shown = Markup('<a href="/work/tasks/{}">{}</a>').format(id, short(id))
         else:
             shown = Markup('<span title="{}">{}</span>').format(id, (runtimes or {}).get(id) or short(id))

@@ -34,9 +34,11 @@ class TurnPages:
         found = await self._flows.sessions.attempt(
             request.caller.tenant, session_of(request), AttemptId(request.path["attempt"])
         )
+        names = {call.id: call.name for step in found.steps for call in step.message.tool_calls}
         steps = [
             {
                 "kind": step.kind.value,
+                "name": step.model or step.hook or names.get(step.message.tool_call_id or "", ""),
                 "within": step.within,
                 "outcome": step.outcome.value if step.outcome else None,
                 "seconds": step.seconds,

@@ -42,6 +42,17 @@ function loginFound() {
   byId("notice").textContent = "";
 }
 
+// -- a server that hangs ------------------------------------------------------------------------------------
+// It takes requests and answers none. Who waits for ever never says that something is wrong.
+
+const READ_SECONDS = 20;
+const SEND_SECONDS = 60;
+async function inTime(seconds, work) {
+  const abort = new AbortController();
+  const timer = setTimeout(() => abort.abort(), seconds * 1000);
+  try { return await work(abort.signal); } finally { clearTimeout(timer); }
+}
+
 // -- reading the page again -------------------------------------------------------------------------------
 // Only regions whose markup has changed are replaced. What is open stays open, what has the focus keeps it,
 // and what the reader reads stays where it is on the screen, whatever was added or removed above it.
@@ -53,11 +64,14 @@ async function refresh() {
   refreshing = (async () => {
     do {
       again = false;
-      const answer = await fetch(location.pathname + location.search, { headers: { accept: "text/html" } });
+      const [answer, text] = await inTime(READ_SECONDS, async (signal) => {
+        const given = await fetch(location.pathname + location.search, { headers: { accept: "text/html" }, signal });
+        return [given, await given.text()];
+      });
       if (answer.redirected && new URL(answer.url).pathname === "/login") { loginEnded(); throw new LoginEnded(); }
       if (!answer.ok) throw new Error(String(answer.status));
       loginFound();
-      const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
+      const fresh = new DOMParser().parseFromString(text, "text/html");
       const place = readingPlace();
       for (const region of document.querySelectorAll("[data-region]")) {
         const next = fresh.getElementById(region.id);
@@ -180,17 +194,22 @@ function showState(word, kind = "") {
   if (state.textContent !== word) state.textContent = word;
 }
 
+async function poll() {
+  // No event says that somebody else has answered, so a page with a question reads itself again, too.
+  if (live.paused || document.hidden || (follower?.isOpen() && !questionsOf(document).length)) return;
+  try {
+    await refresh();
+    if (!live.paused) showState("Live");
+  } catch (error) {
+    if (!(error instanceof LoginEnded) && !live.paused) showState("Server not reachable, trying again", "lost");
+  }
+}
+
 function startPolling(seconds) {
-  setInterval(async () => {
-    // No event says that somebody else has answered, so a page with a question reads itself again, too.
-    if (live.paused || document.hidden || (follower?.isOpen() && !questionsOf(document).length)) return;
-    try {
-      await refresh();
-      showState("Live");
-    } catch (error) {
-      if (!(error instanceof LoginEnded)) showState("Server not reachable, trying again", "lost");
-    }
-  }, seconds * 1000);
+  setInterval(poll, seconds * 1000);
+  document.addEventListener("visibilitychange", poll); // who comes back to a tab does not wait for the next round
+  addEventListener("offline", () => { if (!live.paused) showState("Offline", "lost"); });
+  addEventListener("online", () => { follower?.reopen(); poll(); });
 }
 
 function togglePause(button) {
@@ -220,11 +239,11 @@ function showCount(count) {
 async function readCount() {
   if (!live.paused) {
     try {
-      const answer = await fetch("/approvals/count.json", { headers: { accept: "application/json" } });
-      if (answer.ok) {
-        const { waiting, is_more } = await answer.json();
-        showCount(`${waiting}${is_more ? "+" : ""}`);
-      }
+      const count = await inTime(READ_SECONDS, async (signal) => {
+        const answer = await fetch("/approvals/count.json", { headers: { accept: "application/json" }, signal });
+        return answer.ok ? answer.json() : null;
+      });
+      if (count) showCount(`${count.waiting}${count.is_more ? "+" : ""}`);
     } catch { /* the server is away; the next one tells */ }
   }
   setTimeout(readCount, document.hidden ? COUNT_HIDDEN_MILLISECONDS : COUNT_MILLISECONDS);
@@ -270,12 +289,20 @@ class Follower {
       this.wasLost = true;
       if (!live.paused && hasLogin) showState("Connection lost, reconnecting", "lost");
       this.source.close();
-      setTimeout(() => this.open(), this.wait);
+      this.retry = setTimeout(() => this.open(), this.wait);
       this.wait = Math.min(this.wait * 2, 8000);
     };
   }
 
   restart() { this.clear(); }
+
+  // A connection that broke while the machine was asleep or offline may look open for minutes.
+  reopen() {
+    this.source.close();
+    clearTimeout(this.retry);
+    this.wasLost = true;
+    this.open();
+  }
 
   take(event) {
     if (live.paused) {
@@ -383,9 +410,11 @@ async function send(form, submitter) {
   const buttons = [...form.querySelectorAll("button")];
   buttons.forEach((one) => { one.disabled = true; });
   try {
-    const answer = await fetch(target, { method: "POST", body: fields, headers: { accept: "application/json" } });
+    const [answer, told] = await inTime(SEND_SECONDS, async (signal) => {
+      const given = await fetch(target, { method: "POST", body: fields, headers: { accept: "application/json" }, signal });
+      return [given, given.status === 401 ? null : await given.json()];
+    });
     if (answer.status === 401) { loginEnded(); return; }
-    const told = await answer.json();
     if (!answer.ok) { notice(told.message ?? "Not possible"); return; }
     if (target === form.action) sent(form);
     const there = new URL(told.location, location.href);
