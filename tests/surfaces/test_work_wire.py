@@ -202,6 +202,15 @@ async def test_a_claim_that_waits_is_woken_and_one_whose_worker_leaves_takes_not
     assert (await worker.claim())["task"]["id"] == queued["id"]
 
 
+async def test_a_worker_that_wants_more_than_a_claim_can_hold_gets_what_it_can(
+    inside: InProcessServer, worker: Worker
+) -> None:
+    sender = {"worker_id": "laptop", "runtime_ids": [worker.runtime]}
+    queued = await inside.good("POST", "/api/tasks", task(worker), "ann")
+    claimed = await inside.good("POST", "/api/worker/claim", {**sender, "max_tasks": 1000}, "laptop")
+    assert [claim["task"]["id"] for claim in claimed["tasks"]] == [queued["id"]]
+
+
 async def test_a_client_without_epochs_acts_as_the_newest_instance(
     inside: InProcessServer, worker: Worker
 ) -> None:
