@@ -239,6 +239,15 @@ async def test_a_token_without_a_worker_is_bound_by_its_first_registration(insid
     assert (await inside.good("POST", path, desk, "unbound"))["runtimes"] == made["runtimes"]
 
 
+async def test_a_task_of_another_scope_is_not_run_again_here(inside: InProcessServer, worker: Worker) -> None:
+    """Its native session belongs to another conversation."""
+    first = await inside.good("POST", "/api/tasks", task(worker), "ann")
+    elsewhere = task(worker, rerun_of=first["id"]) | {"scope": {"kind": "issue", "id": "43"}}
+    refused = await inside.ask("POST", "/api/tasks", elsewhere, "ann")
+    assert (refused.status, refused.code) == (400, "invalid_request")
+    assert (await inside.ask("POST", "/api/tasks", task(worker, rerun_of=first["id"]), "ann")).status == 201
+
+
 async def test_M4_4_an_empty_string_is_an_absent_field_and_wipes_no_pointer(
     inside: InProcessServer, worker: Worker
 ) -> None:
