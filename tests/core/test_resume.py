@@ -344,6 +344,15 @@ def test_I28_what_the_model_should_know_is_disclosed() -> None:
     assert as_record(decision)["is_dirty"] is True
 
 
+def test_I26_the_reason_does_not_call_a_failed_turn_committed() -> None:
+    committed, failed = row("a1"), row("a1", outcome=FAILED, is_dirty=True)
+    reasons = [decide_resume(request(), numbered(rows)).reason for rows in ([committed], [committed, failed])]
+    assert reasons == [
+        "same runtime; last turn committed",
+        "same runtime; it holds a prompt whose turn was not committed",
+    ]
+
+
 def test_I26_the_record_says_what_was_decided_and_why() -> None:
     rows = numbered([row("a1"), row("b1", B, T2)])
     assert as_record(decide_resume(request(A, TWO), rows)) == {

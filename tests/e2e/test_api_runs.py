@@ -571,6 +571,8 @@ def test_what_cannot_be_continued_says_why(api: Api, fake: FakeModel, trace: Tra
     path = f"/api/sessions/{session}/attempts"
     failed = api.turn(session, f"{trace.note('once')}\n!fail before\n!say done").headers["x-attempt-id"]
     assert api.post(f"{path}/att_nobody/continue").refusal == (404, "attempt_not_found")
+    nobodys = f"/api/sessions/ses_nobody/attempts/{failed}/continue"
+    assert api.post(nobodys).refusal == (404, "session_not_found")
     other = api.session()
     assert api.post(f"/api/sessions/{other}/attempts/{failed}/continue").refusal == (404, "attempt_not_found")
     good = api.good(session, "the head moves")["attempt"]

@@ -438,6 +438,19 @@ async def test_an_approval_says_where_the_call_works(guarded: InProcessServer) -
     assert f"work/{session} in the server&#39;s data directory" in page
 
 
+async def test_a_program_logs_in_with_its_token_alone(guarded: InProcessServer) -> None:
+    program = Visitor(guarded)
+
+    async def post(path: str, fields: dict[str, str]) -> Given:
+        return await program.raw(path, urlencode(fields), sec_fetch_site="", origin="")
+
+    assert (await post("/login", {"token": "wrong"})).status == 401
+    assert (await post("/login", {"token": guarded.tokens["all"]})).status == 303
+    assert (await program.get("/sessions")).status == 200
+    assert (await post("/logout", {})).status == 303
+    assert (await program.get("/sessions")).headers["location"].startswith("/login")
+
+
 @pytest.mark.parametrize("where", ["//evil.test", "https://evil.test", "/\\evil.test", "evil", "/a\r\nx: y"])
 async def test_a_login_leads_to_pages_of_this_server_only(guarded: InProcessServer, where: str) -> None:
     visitor = Visitor(guarded)
@@ -487,6 +500,8 @@ async def test_only_forms_of_our_own_pages_change_anything(inside: InProcessServ
             "no token": await visitor.raw(path, "text=x"),
             "wrong token": await visitor.raw(path, "form_token=guess&text=x"),
         }
+        if path in ("/login", "/logout"):  # programs have no page, and their form holds the token
+            assert forged.pop("no origin").status == 303
         assert {why: given.status for why, given in forged.items()} == dict.fromkeys(forged, 403), path
         for kind in ("text/plain", "multipart/form-data; boundary=x", "application/json"):
             assert (await visitor.raw(path, body, content_type=kind)).status == 415, path

@@ -202,6 +202,15 @@ async def test_a_claim_that_waits_is_woken_and_one_whose_worker_leaves_takes_not
     assert (await worker.claim())["task"]["id"] == queued["id"]
 
 
+async def test_a_worker_that_wants_more_than_a_claim_can_hold_gets_what_it_can(
+    inside: InProcessServer, worker: Worker
+) -> None:
+    sender = {"worker_id": "laptop", "runtime_ids": [worker.runtime]}
+    queued = await inside.good("POST", "/api/tasks", task(worker), "ann")
+    claimed = await inside.good("POST", "/api/worker/claim", {**sender, "max_tasks": 1000}, "laptop")
+    assert [claim["task"]["id"] for claim in claimed["tasks"]] == [queued["id"]]
+
+
 async def test_a_client_without_epochs_acts_as_the_newest_instance(
     inside: InProcessServer, worker: Worker
 ) -> None:
@@ -228,6 +237,15 @@ async def test_a_token_without_a_worker_is_bound_by_its_first_registration(insid
     other = await inside.ask("POST", path, {**REGISTER, "worker_id": "lap"}, "unbound")
     assert (other.status, other.code) == (403, "forbidden")
     assert (await inside.good("POST", path, desk, "unbound"))["runtimes"] == made["runtimes"]
+
+
+async def test_a_task_of_another_scope_is_not_run_again_here(inside: InProcessServer, worker: Worker) -> None:
+    """Its native session belongs to another conversation."""
+    first = await inside.good("POST", "/api/tasks", task(worker), "ann")
+    elsewhere = task(worker, rerun_of=first["id"]) | {"scope": {"kind": "issue", "id": "43"}}
+    refused = await inside.ask("POST", "/api/tasks", elsewhere, "ann")
+    assert (refused.status, refused.code) == (400, "invalid_request")
+    assert (await inside.ask("POST", "/api/tasks", task(worker, rerun_of=first["id"]), "ann")).status == 201
 
 
 async def test_M4_4_an_empty_string_is_an_absent_field_and_wipes_no_pointer(

@@ -236,15 +236,16 @@ def _native(
     head = request.history[-1] if request.history else None
     is_behind = pointer.through != head
     disclosures = []
-    if is_behind:
-        disclosures.append("it has not seen the newest turns, which are sent along")
+    state = "last turn committed"
     if pointer.is_dirty:
-        disclosures.append("it holds a prompt whose turn was not committed")
+        state = "it holds a prompt whose turn was not committed"
+        disclosures.append(state)
+    if is_behind:
+        state = "behind the session's newest turn"
+        disclosures.insert(0, "it has not seen the newest turns, which are sent along")
     if pointer.agent_digest != request.agent_digest:
         disclosures.append(_AGENT_CHANGED)
-    reason = "same runtime; " + (
-        "last turn committed" if not is_behind else "behind the session's newest turn"
-    )
+    reason = f"same runtime; {state}"
     if request.rerun_of is not None:
         reason = f"rerun of {request.rerun_of}: {reason}"
     return NativeResume(

@@ -246,7 +246,8 @@ class Turns:
         """
         attempt = await self._deps.store.get_attempt(tenant, attempt_id)
         if attempt is None or attempt.session != session:
-            raise AttemptNotFound()
+            known = await self._deps.store.get_session(tenant, session)
+            raise AttemptNotFound() if known is not None else SessionNotFound()
         request = await self._deps.store.read_request(tenant, attempt.turn)
         if reserve is None:
             return await self._continue(attempt, request, owner)

@@ -98,7 +98,8 @@ class Tasks:
                 param="agent",
             )
         if new.directive.rerun_of is not None:
-            await self._access.task(new.tenant, new.directive.rerun_of, new.user)
+            source = await self._access.task(new.tenant, new.directive.rerun_of, new.user)
+            _check_source(source, new, agent.key, session)
         await self._deps.quotas.check(new.tenant, new.caller)
         if session is None:
             session = await self._make_session(new, agent.key, plan.runtime.id)
@@ -360,3 +361,12 @@ class Tasks:
 
 def _held_after(task: Task) -> str:
     return f"held after the cancel of task {task.id}"
+
+
+def _check_source(source: Task, new: NewTaskRequest, agent_key: str, session: Session | None) -> None:
+    """A task of another conversation has no native session that this one may use."""
+    place = (source.scope, source.agent_key) == (new.scope, agent_key)
+    if not (place if session is None else source.session == session.id):
+        raise InvalidRequest(
+            f"Task {source.id} belongs to another scope or agent; name one of this scope", param="rerun_of"
+        )

@@ -14,6 +14,7 @@ from urllib.parse import parse_qsl
 
 from lastgood.errors import Forbidden, InvalidRequest
 from lastgood.surfaces.console.pages import Pages, redirect, wants_json
+from lastgood.surfaces.http.access import is_program
 from lastgood.surfaces.http.asgi import Reply, Request, Response, json_reply
 from lastgood.surfaces.http.cookies import cookie_of
 
@@ -49,8 +50,12 @@ def answer(request: Request, location: str, cookie: Mapping[str, str] | None = N
     return redirect(location, cookie)
 
 
-async def read_form(request: Request) -> dict[str, str]:
-    """Of several fields with one name, the last. Forbidden: the form is not one of ours."""
+async def read_form(request: Request, *, takes_programs: bool = False) -> dict[str, str]:
+    """Of several fields with one name, the last. Forbidden: the form is not one of ours.
+
+    `takes_programs`: the fields hold all that the request needs, and a program, which has no page, repeats
+    no secret.
+    """
     body = await request.body()
     try:
         pairs = parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=_MOST_FIELDS, errors="strict")
@@ -60,7 +65,8 @@ async def read_form(request: Request) -> dict[str, str]:
     if any("\0" in value for value in fields.values()):
         raise InvalidRequest("A field contains a NUL character; remove it")
     secret, given = cookie_of(request, "form"), fields.pop("form_token", "")
-    if secret is None or not hmac.compare_digest(secret.encode(), given.encode()):
+    is_ours = secret is not None and hmac.compare_digest(secret.encode(), given.encode())
+    if not is_ours and not (takes_programs and is_program(request)):
         raise Forbidden("This form has expired; reload the page and send it again")
     # A form separates lines with CR LF; nobody typed the CR.
     return {name: value.replace("\r\n", "\n") for name, value in fields.items()}

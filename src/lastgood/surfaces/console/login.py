@@ -26,7 +26,7 @@ class LoginHandlers:
         return self._pages.html(request, self._page(request.query.get("next", "/"), "", 200))
 
     async def login(self, request: Request) -> Response:
-        fields = await read_form(request)
+        fields = await read_form(request, takes_programs=True)
         token, where = fields.get("token", "").strip(), _local(fields.get("next", "/"))
         if self._find_caller is None:
             return redirect("/")
@@ -40,7 +40,7 @@ class LoginHandlers:
         return redirect(where, cookie)
 
     async def logout(self, request: Request) -> Response:
-        await read_form(request)
+        await read_form(request, takes_programs=True)
         gone = set_cookie(request, "login", "", seconds=0, secure=self._pages.secure)
         return answer(request, "/login" if self._find_caller is not None else "/", gone)
 

@@ -40,7 +40,16 @@ class _Rows:
     def act(self, path: str, action: Action, summary: str, scope: Scope = Scope.SESSION) -> Route:
         return self.page("POST", path, handler(self.pages, action), scope, summary)
 
-    def page(self, method: str, path: str, handler: Handler, scope: Scope | None, summary: str) -> Route:
+    def page(
+        self,
+        method: str,
+        path: str,
+        handler: Handler,
+        scope: Scope | None,
+        summary: str,
+        *,
+        takes_programs: bool = False,
+    ) -> Route:
         return Route(
             method,
             path,
@@ -49,6 +58,7 @@ class _Rows:
             summary,
             limit_bytes=MOST_BYTES,
             is_page=True,
+            takes_programs=takes_programs,
             errors=self.pages.errors,
         )
 
@@ -64,8 +74,8 @@ def console_routes(
     approvals, work = ApprovalPages(flows), WorkPages(flows)
     return [
         page("GET", "/login", login.show, None, "Show the login"),
-        page("POST", "/login", login.login, None, "Log in with a token"),
-        page("POST", "/logout", login.logout, None, "Log out"),
+        page("POST", "/login", login.login, None, "Log in with a token", takes_programs=True),
+        page("POST", "/logout", login.logout, None, "Log out", takes_programs=True),
         page("GET", "/static/{file}", pages.static, None, "Get a style sheet, script or icon"),
         *view("/", HomePage(flows, pages.gate).show, "Show the home page"),
         act("/chat", actions.chat, "Start a session with a message"),

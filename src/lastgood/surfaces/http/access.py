@@ -3,7 +3,8 @@
 Any web page can make a browser on this machine send requests here. So unknown Host headers are
 rejected (DNS rebinding), unknown Origins are rejected (cross-site requests; those without an Origin,
 such as images, are recognised by Sec-Fetch-Site), and bodies must be application/json (a form
-cannot send that). Forms are accepted by pages of the console alone, and only from pages of this server.
+cannot send that). Forms are accepted by pages of the console alone, and only from pages of this server;
+those of the login and the logout also from programs, because their fields hold all that they need.
 
 A token comes as a bearer token, or in the cookie that the console's login sets. The cookie counts only in
 requests of our own pages: SameSite lets it through from every port and subdomain of the same site. So does
@@ -72,7 +73,9 @@ class AccessControl:
     tickets: Tickets | None = None
     proxy_user_header: str | None = None  # in lower case
 
-    def check(self, request: Request, *, is_probe: bool, takes_form: bool = False) -> None:
+    def check(
+        self, request: Request, *, is_probe: bool, takes_form: bool = False, takes_programs: bool = False
+    ) -> None:
         if is_probe:
             return
         given = request.headers.get("host", "")
@@ -86,7 +89,8 @@ class AccessControl:
             raise Forbidden("Cross-site request not allowed; add the origin of the page with --cors-origin")
         if request.method in _CHANGES:
             _check_media_type(request, FORM if takes_form else JSON)
-            if takes_form and not self.is_own_page(request):
+            is_welcome = takes_programs and is_program(request)
+            if takes_form and not is_welcome and not self.is_own_page(request):
                 raise Forbidden("Forms are accepted from the pages of this server only; open the page again")
 
     def _allows_origin(self, origin: str, host: str) -> bool:
@@ -201,6 +205,11 @@ def host_of(netloc: str) -> str | None:
         return f"[{ipaddress.IPv6Address(found[1])}]"
     except ValueError:
         return None
+
+
+def is_program(request: Request) -> bool:
+    """Not a browser: those say where a request that changes something comes from."""
+    return "origin" not in request.headers and "sec-fetch-site" not in request.headers
 
 
 def _is_address(host: str) -> bool:

@@ -84,6 +84,7 @@ class Route:
     probe: bool = False  # health checks; exempt from the Host check
     #: A page for people: its POST takes a form of our own pages, and /openapi.json does not list it.
     is_page: bool = False
+    takes_programs: bool = False  # its form also comes from programs, which show no page
     errors: ErrorDialect | None = None  # None: by its path
     takes_task_token: bool = False  # for the task and the session of the token
 
@@ -195,6 +196,7 @@ class App:
                 request,
                 is_probe=route is not None and route.probe,
                 takes_form=route is not None and route.is_page,
+                takes_programs=route is not None and route.takes_programs,
             )
             if route is None:
                 return None, _without_route(request, allowed)

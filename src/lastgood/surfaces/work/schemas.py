@@ -83,7 +83,7 @@ class ClaimBody(Body):
     worker_id: Word
     epoch: Count | None = None
     runtime_ids: list[Id] = Field(min_length=1, max_length=MOST_RUNTIMES)
-    max_tasks: Annotated[int, Field(ge=1, le=MOST_CLAIMS)] | None = None
+    max_tasks: Annotated[int, Field(ge=1)] | None = None  # fewer may be given
     wait_seconds: Seconds | None = None
     status: Short | None = None
 

@@ -36,6 +36,7 @@ from lastgood.model.tokens import Scope
 from lastgood.surfaces.http.asgi import Request, Response, json_reply
 from lastgood.surfaces.http.body_parser import parse
 from lastgood.surfaces.work.schemas import (
+    MOST_CLAIMS,
     AskBody,
     ClaimBody,
     CompleteBody,
@@ -155,7 +156,7 @@ class WorkerHandlers:
             worker=worker,
             epoch=await self._epoch(request, worker, body.epoch),
             runtimes=tuple(dict.fromkeys(body.runtime_ids)),
-            max_tasks=body.max_tasks or 1,
+            max_tasks=min(body.max_tasks or 1, MOST_CLAIMS),
             wait_seconds=body.wait_seconds or 0.0,
             token=request.caller.name,
             user=request.caller.user,
