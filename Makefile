@@ -2,6 +2,8 @@
 # `make serve` installs what the server needs. Targets for developers install the rest.
 
 PYTHON ?= python3
+# .venv has no pip, and is first on the PATH of whoever has read the README: the Python that it was made with installs.
+override PYTHON := $(or $(shell $(PYTHON) -c 'import sys; print(sys._base_executable)' 2>/dev/null),$(PYTHON))
 ARGS ?=
 AGENT ?=
 

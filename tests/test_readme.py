@@ -9,6 +9,7 @@ import re
 import signal
 import socket
 import subprocess
+import sys
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -105,6 +106,26 @@ def test_every_command_of_the_readme_runs_beside_the_server(tmp_path: Path) -> N
         # A shell says 137 of a process that it waits for and that was killed, and 0 of `kill` itself.
         assert (code != 0) == shown.fails, f"{shown.line}: exit code {code}\n{said}"
         assert list(_unsaid(shown.output, said)) == [], f"{shown.line}\n{said}"
+
+
+def test_make_installs_while_the_environment_is_on_the_path(tmp_path: Path) -> None:
+    """It has no pip of its own; without uv, that of the Python that made it installs."""
+    outside = sys._base_executable  # type: ignore[attr-defined]
+    if subprocess.run([outside, "-c", "import pip"], capture_output=True).returncode:
+        pytest.skip("this Python has no pip")
+    subprocess.run([outside, "-m", "venv", "--without-pip", ".venv"], cwd=tmp_path, check=True)
+    for name in ("Makefile", "pyproject.toml", "requirements"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    path = f"{tmp_path}/.venv/bin{os.pathsep}{os.environ['PATH']}"
+    planned = subprocess.run(
+        ["make", "--dry-run", "providers"],
+        cwd=tmp_path,
+        env=environment(tmp_path, 0) | {"PATH": path, "UV": ""},
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+    )
+    assert f"{outside} -m pip --python .venv/bin/python install" in planned.stdout, planned
 
 
 def test_output_is_labelled_by_command() -> None:
