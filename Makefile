@@ -120,7 +120,19 @@ $(RUNTIME): requirements/run.txt requirements/build.txt pyproject.toml
 	@$(VENV) || $(NO_VENV)
 	@$(INSTALL) $(QUIETLY) $(LOCKED) -r requirements/run.txt -r requirements/build.txt || $(NO_INDEX)
 	@$(INSTALL) $(QUIETLY) $(CHECKOUT) || $(NO_INDEX)
-	@touch $@
+	@echo "$(CURDIR)" > $@
+
+# Programs in .venv name the folder that they were installed in.
+WAS := $(shell cat $(RUNTIME) 2>/dev/null)
+ifneq ($(WAS),)
+ifneq ($(WAS),$(CURDIR))
+$(RUNTIME): remove-moved
+.PHONY: remove-moved
+remove-moved:
+	@echo "This checkout was moved from $(WAS): .venv is installed again"
+	@rm -rf .venv
+endif
+endif
 
 $(STAMP): $(RUNTIME) requirements/dev.txt
 	@echo "Installing the development tools into .venv, about 500 MB (once) ..."

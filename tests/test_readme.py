@@ -128,5 +128,23 @@ def test_make_installs_while_the_environment_is_on_the_path(tmp_path: Path) -> N
     assert f"{outside} -m pip --python .venv/bin/python install" in planned.stdout, planned
 
 
+@pytest.mark.parametrize(("was", "is_new"), [("", False), ("{here}", False), ("{here}/before", True)])
+def test_a_checkout_that_was_moved_is_installed_again(tmp_path: Path, was: str, is_new: bool) -> None:
+    """Programs in .venv name the folder that they were installed in."""
+    for name in ("Makefile", "pyproject.toml", "requirements"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    (tmp_path / ".venv").mkdir()
+    (tmp_path / ".venv" / ".runtime").write_text(was.format(here=tmp_path) + "\n")
+    planned = subprocess.run(
+        ["make", "--dry-run", "serve"],
+        cwd=tmp_path,
+        env=environment(tmp_path, 0),
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+    )
+    assert ("rm -rf .venv" in planned.stdout, " -m venv " in planned.stdout) == (is_new, is_new), planned
+
+
 def test_output_is_labelled_by_command() -> None:
     assert outcomes("one\ntwo\n\n@@ 0 0\n\n@@ 1 3\n") == [("one\ntwo\n", 0), ("", 3)]
