@@ -34,7 +34,8 @@ serve: $(RUNTIME) ## serve AGENT=agent.yaml, or the built-in agent, on 127.0.0.1
 	@exec $(BIN)/lastgood serve $(AGENT) $(ARGS)
 
 providers: $(RUNTIME) ## install the clients of Anthropic, Google and Amazon Bedrock into .venv
-	@$(INSTALL) --no-build-isolation -e '.[providers]' || $(NO_INDEX)
+	@echo "Installing the clients into .venv, about 80 MB ..."
+	@$(INSTALL) $(QUIETLY) $(LOCKED) -r requirements/providers.txt || $(NO_INDEX)
 
 test: $(STAMP) ## run the test suite (ARGS="-k name" narrows it); `make check` runs the tests of structure and docs
 	$(PY) -m pytest --numprocesses=4 --dist=worksteal $(addprefix --ignore=,$(STRUCTURE)) $(ARGS)

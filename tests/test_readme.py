@@ -126,6 +126,7 @@ def test_make_installs_while_the_environment_is_on_the_path(tmp_path: Path) -> N
         timeout=SECONDS,
     )
     assert f"{outside} -m pip --python .venv/bin/python install" in planned.stdout, planned
+    assert "--require-hashes --no-deps -r requirements/providers.txt" in planned.stdout  # what was tested
 
 
 @pytest.mark.parametrize(("was", "is_new"), [("", False), ("{here}", False), ("{here}/before", True)])
