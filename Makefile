@@ -2,6 +2,8 @@
 # `make serve` installs what the server needs. Targets for developers install the rest.
 
 PYTHON ?= python3
+# .venv has no pip, and is first on the PATH of whoever has read the README: the Python that it was made with installs.
+override PYTHON := $(or $(shell $(PYTHON) -c 'import sys; print(sys._base_executable)' 2>/dev/null),$(PYTHON))
 ARGS ?=
 AGENT ?=
 
@@ -32,7 +34,8 @@ serve: $(RUNTIME) ## serve AGENT=agent.yaml, or the built-in agent, on 127.0.0.1
 	@exec $(BIN)/lastgood serve $(AGENT) $(ARGS)
 
 providers: $(RUNTIME) ## install the clients of Anthropic, Google and Amazon Bedrock into .venv
-	@$(INSTALL) --no-build-isolation -e '.[providers]' || $(NO_INDEX)
+	@echo "Installing the clients into .venv, about 80 MB ..."
+	@$(INSTALL) $(QUIETLY) $(LOCKED) -r requirements/providers.txt || $(NO_INDEX)
 
 test: $(STAMP) ## run the test suite (ARGS="-k name" narrows it); `make check` runs the tests of structure and docs
 	$(PY) -m pytest --numprocesses=4 --dist=worksteal $(addprefix --ignore=,$(STRUCTURE)) $(ARGS)
@@ -118,7 +121,19 @@ $(RUNTIME): requirements/run.txt requirements/build.txt pyproject.toml
 	@$(VENV) || $(NO_VENV)
 	@$(INSTALL) $(QUIETLY) $(LOCKED) -r requirements/run.txt -r requirements/build.txt || $(NO_INDEX)
 	@$(INSTALL) $(QUIETLY) $(CHECKOUT) || $(NO_INDEX)
-	@touch $@
+	@echo "$(CURDIR)" > $@
+
+# Programs in .venv name the folder that they were installed in.
+WAS := $(shell cat $(RUNTIME) 2>/dev/null)
+ifneq ($(WAS),)
+ifneq ($(WAS),$(CURDIR))
+$(RUNTIME): remove-moved
+.PHONY: remove-moved
+remove-moved:
+	@echo "This checkout was moved from $(WAS): .venv is installed again"
+	@rm -rf .venv
+endif
+endif
 
 $(STAMP): $(RUNTIME) requirements/dev.txt
 	@echo "Installing the development tools into .venv, about 500 MB (once) ..."

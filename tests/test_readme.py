@@ -9,6 +9,7 @@ import re
 import signal
 import socket
 import subprocess
+import sys
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -105,6 +106,45 @@ def test_every_command_of_the_readme_runs_beside_the_server(tmp_path: Path) -> N
         # A shell says 137 of a process that it waits for and that was killed, and 0 of `kill` itself.
         assert (code != 0) == shown.fails, f"{shown.line}: exit code {code}\n{said}"
         assert list(_unsaid(shown.output, said)) == [], f"{shown.line}\n{said}"
+
+
+def test_make_installs_while_the_environment_is_on_the_path(tmp_path: Path) -> None:
+    """It has no pip of its own; without uv, that of the Python that made it installs."""
+    outside = sys._base_executable  # type: ignore[attr-defined]
+    if subprocess.run([outside, "-c", "import pip"], capture_output=True).returncode:
+        pytest.skip("this Python has no pip")
+    subprocess.run([outside, "-m", "venv", "--without-pip", ".venv"], cwd=tmp_path, check=True)
+    for name in ("Makefile", "pyproject.toml", "requirements"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    path = f"{tmp_path}/.venv/bin{os.pathsep}{os.environ['PATH']}"
+    planned = subprocess.run(
+        ["make", "--dry-run", "providers"],
+        cwd=tmp_path,
+        env=environment(tmp_path, 0) | {"PATH": path, "UV": ""},
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+    )
+    assert f"{outside} -m pip --python .venv/bin/python install" in planned.stdout, planned
+    assert "--require-hashes --no-deps -r requirements/providers.txt" in planned.stdout  # what was tested
+
+
+@pytest.mark.parametrize(("was", "is_new"), [("", False), ("{here}", False), ("{here}/before", True)])
+def test_a_checkout_that_was_moved_is_installed_again(tmp_path: Path, was: str, is_new: bool) -> None:
+    """Programs in .venv name the folder that they were installed in."""
+    for name in ("Makefile", "pyproject.toml", "requirements"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    (tmp_path / ".venv").mkdir()
+    (tmp_path / ".venv" / ".runtime").write_text(was.format(here=tmp_path) + "\n")
+    planned = subprocess.run(
+        ["make", "--dry-run", "serve"],
+        cwd=tmp_path,
+        env=environment(tmp_path, 0),
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+    )
+    assert ("rm -rf .venv" in planned.stdout, " -m venv " in planned.stdout) == (is_new, is_new), planned
 
 
 def test_output_is_labelled_by_command() -> None:

@@ -200,7 +200,17 @@ def test_approvals_are_asked_inline_and_ctrl_c_there_cancels_the_turn(
         chat.expect(PROMPT)
         chat.send(f"goes on{ENTER}")
         chat.expect("You said: goes on")
-    assert turns(lastgood) == [2]
+        chat.expect(PROMPT)
+        chat.send(call)
+        chat.expect("in this session, or a reason")
+        chat.send(CTRL_D)
+        chat.expect("the next message that you type shows the question again")
+        chat.expect(PROMPT)
+        chat.send(f"hello{ENTER}")
+        chat.expect("in this session, or a reason")
+        chat.send("y\n")
+        chat.expect("your message was not sent: the turn before it had a question")
+    assert turns(lastgood) == [3]
 
 
 @pytest.mark.slow

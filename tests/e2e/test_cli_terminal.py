@@ -19,7 +19,7 @@ from lastgood.cli.render import TextScreen
 from lastgood.core.visible_text import harmless
 from lastgood.model.events import StoredEvent, TextStreamed
 from tests.e2e.command import AGENT, Command
-from tests.e2e.test_cli import Terminal
+from tests.e2e.test_cli import CTRL_C, Terminal
 from tests.forkserver import Process
 
 #: By what it would do to a terminal.
@@ -120,6 +120,17 @@ def test_nothing_said_or_named_steers_a_terminal(lastgood: Command, started: lis
     ):
         with closing(Terminal(lastgood, started, *words)) as terminal:
             assert_harmless(_all_of(terminal))
+
+
+@pytest.mark.slow
+def test_the_prompt_after_ctrl_c_begins_on_a_line_of_its_own(
+    lastgood: Command, started: list[Process]
+) -> None:
+    with closing(Terminal(lastgood, started, "demo")) as terminal:
+        terminal.expect("Starting a server")
+        terminal.expect("\n")
+        terminal.send(CTRL_C)
+        assert _all_of(terminal).endswith("\n")
 
 
 def _all_of(terminal: Terminal) -> str:

@@ -160,6 +160,17 @@ async def test_the_list_of_agents_has_pages_and_a_search(tmp_path: Path) -> None
         assert "No agent matches." in (await visitor.get("/agents?q=nothing")).body.decode()
 
 
+async def test_the_page_of_agents_says_which_model_auto_is_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "not-used")
+    async with open_inside(tmp_path, "default") as inside:
+        page = seen(await Visitor(inside).get("/agents"))
+        (one,) = (await Visitor(inside).get("/agents.json")).json["agents"]
+    assert (one["model"], one["models"]) == ("auto", ["openai/gpt-5.4-mini"])
+    assert "openai/gpt-5.4-mini" in page
+
+
 async def test_warnings_name_the_folder_only_to_an_admin(tmp_path: Path) -> None:
     model = {"provider": "openai", "model": "x", "provider_opts": {"unknown": 1}}
     file = {"agents": {"root": {"model": AGENT}}, "models": {"m": model}}

@@ -41,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt:
         if sys.stderr.isatty():
-            print(file=sys.stderr)  # the terminal has written ^C, and the prompt of the shell comes next
+            _end_line()  # the terminal has written ^C, and the prompt of the shell comes next
         return 1
     except Exception as error:
         if os.environ.get("LASTGOOD_DEBUG"):
@@ -61,6 +61,12 @@ def _complain(message: str) -> None:
     from lastgood.cli.output import complain
 
     complain(message)
+
+
+def _end_line() -> None:
+    from lastgood.cli.output import announce
+
+    announce("")
 
 
 def _hush() -> None:

@@ -83,6 +83,7 @@ class Chat:
     interrupts: Interrupts
     last: tuple[Message, TurnEnd] | None = None
     person: AskPerson | None = None  # None: no terminal to ask at
+    goes_on: bool = False  # after this turn, another message can be typed
 
     async def say(
         self,
@@ -200,8 +201,10 @@ class Chat:
             ended = TurnEnd(session, turn, attempt, "cancelled", None, TurnCancelled(), False)
         else:
             asked_for = f" ({call_of(question)})" if self.person is None else ""  # else it has been shown
-            how = how_to_answer(session, question)
-            error = NothingPending(f"the turn waits for an answer{asked_for}; answer it {how}")
+            how = f"; answer it {how_to_answer(session, question)}"
+            if self.goes_on:
+                how = "; the next message that you type shows the question again"
+            error = NothingPending(f"the turn waits for an answer{asked_for}{how}")
             ended = TurnEnd(session, turn, attempt, "waiting", None, error, False)
         await self.screen.ended(ended)
         return ended

@@ -191,7 +191,7 @@ async def _begin(
         known = session.id
     screen = JsonScreen() if args.json else TextScreen(_how_to_retry(args, text))
     person = terminal_prompt(interrupts) if sys.stdin.isatty() and not args.json else None
-    return Chat(place, key, model, args.model, known, screen, interrupts, person=person)
+    return Chat(place, key, model, args.model, known, screen, interrupts, person=person, goes_on=text is None)
 
 
 def _how_to_retry(args: argparse.Namespace, text: str | None) -> str:

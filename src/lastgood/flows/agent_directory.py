@@ -9,14 +9,20 @@ from urllib.parse import quote_plus, unquote, unquote_plus
 from lastgood.core.input_checks import check_text
 from lastgood.errors import InvalidRequest
 from lastgood.flows.agent_resolution import resolve
-from lastgood.model.agents import AgentOrigin, AgentSpec
+from lastgood.model.agents import AUTO, AgentOrigin, AgentSpec
 from lastgood.ports.engine import Agents
 
 
 class AgentDirectory:
-    def __init__(self, agents: Agents, can_answer: Callable[[AgentSpec], bool] = lambda _: True) -> None:
+    def __init__(
+        self,
+        agents: Agents,
+        can_answer: Callable[[AgentSpec], bool] = lambda _: True,
+        auto_model: Callable[[], str] = lambda: AUTO,
+    ) -> None:
         self._agents = agents
         self.can_answer = can_answer  # whether its model has a provider and a key
+        self.auto_model = auto_model  # what `auto` means on this server
 
     def list_keys(self) -> Sequence[str]:
         return self._agents.served()

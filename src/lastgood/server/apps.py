@@ -56,7 +56,11 @@ def build_apps(
     """Everything that is served, and the probes alone."""
     lastgood, counts = server.lastgood, server.counts
     counts.gauges["lastgood_turns_running"] = ("turns running on this server", lambda: lastgood.live.count)
-    agents = AgentDirectory(lastgood.deps.agents, lambda agent: server.engine.why_no_answer(agent) is None)
+    agents = AgentDirectory(
+        lastgood.deps.agents,
+        lambda agent: server.engine.why_no_answer(agent) is None,
+        lambda: server.engine.any_model.ref,
+    )
     presets = frozenset(map(Preset, settings.preset))
     limiter = _limiter(settings)
     lastgood.queue.admit_by(limiter.running)

@@ -91,7 +91,7 @@ class DirectStream:
     def _fault(self, spec: ModelSpec, error: Exception) -> ModelError:
         match error:
             case exceptions.ModelConnectionError():
-                how = f"to {error.phase} failed" if error.phase else "no response"
+                how = f"{error.phase} failed" if error.phase else "no response"
                 return ModelUnreachable(f"{spec.ref} is unreachable: {how}; {what_to_check(spec)}")
             case exceptions.ModelAPIError():
                 return self._refusal(spec, error)

@@ -13,7 +13,7 @@ from typing import Any
 
 from lastgood.errors import AgentInvalid, LastgoodError
 from lastgood.flows.agent_directory import AgentDirectory
-from lastgood.model.agents import AgentSpec
+from lastgood.model.agents import AUTO, AgentSpec
 from lastgood.model.tokens import Scope
 from lastgood.model.usage import UsageDimension, UsageStep
 from lastgood.surfaces.console.console_flows import ConsoleFlows
@@ -129,7 +129,7 @@ class AgentSummaries:
 async def _view(agents: AgentDirectory, key: str, caller: Principal) -> dict[str, Any]:
     """One that cannot be loaded is listed with the reason."""
     try:
-        shown = _loaded(key, await agents.load(key))
+        shown = _loaded(key, await agents.load(key), agents.auto_model())
     except LastgoodError as error:
         shown = _unusable(key, error, caller)
     return shown | _origin(agents, key, caller, shown["warnings"], shown["stale"])
@@ -154,13 +154,13 @@ def _origin(
     }
 
 
-def _loaded(key: str, agent: AgentSpec) -> dict[str, Any]:
+def _loaded(key: str, agent: AgentSpec, auto_model: str) -> dict[str, Any]:
     return {
         "key": key,
         "name": agent.name,
         "description": agent.description,
         "model": agent.model,
-        "models": _models(agent),
+        "models": [auto_model] if agent.model == AUTO else _models(agent),
         "harness": agent.harness,
         "digest": agent.digest,
         "toolsets": [toolset.type for toolset in agent.toolsets],
