@@ -125,9 +125,9 @@ def test_make_lists_every_test_of_the_documentation() -> None:
 
 # -- sentences --------------------------------------------------------------------------------------------
 
-#: Of docker compose, docker, Claude Code, and `make prove`.
+#: Of docker compose, docker, curl, Claude Code, and `make prove`.
 FLAGS_OF_OTHERS = {
-    *("--build", "--wait", "--no-deps", "--init", "--read-only", "--tmpfs", "--long"),
+    *("--build", "--wait", "--no-deps", "--init", "--read-only", "--tmpfs", "--long", "--data-urlencode"),
     *("--strict-mcp-config", "--mcp-config", "--setting-sources"),
 }
 
