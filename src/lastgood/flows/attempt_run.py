@@ -215,6 +215,8 @@ async def _commit(run: Run, steps: Sequence[Step]) -> tuple[Outcome, Sequence[St
     plan = plan_commit(run.begin, run.begun, steps, run.deps.clock.now())
     events = (*run.outbox.take(), *committed_events(run.hold.attempt, plan))
     while True:
+        async with run.presence:
+            pass  # that its last client has left is on its way to the database: no commit overtakes it
         if run.is_stopped():
             raise AttemptStopped
         result = await _commit_once(run, plan, events)
