@@ -564,6 +564,15 @@ def _() -> Iterator[None]:
         yield
 
 
+@defect("that a client has left is written beside the commit")
+def _() -> Iterator[None]:
+    async def write(self: flow_running.RunningAttempts, run: Run) -> None:
+        await self._deps.store.set_orphaned(run.hold, run.watchers == 0)
+
+    with patch.object(flow_running.RunningAttempts, "_write_presence", write):
+        yield
+
+
 @defect("a retry without a key is matched with the head turn only")
 def _() -> Iterator[None]:
     head = (

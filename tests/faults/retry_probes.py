@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 
 from lastgood.flows.submission import Submission
 from lastgood.model.attempts import Ask, AttemptStatus, OnLeave
 from lastgood.model.ids import DEFAULT_TENANT
 from lastgood.model.messages import user
+from tests.faults.faults import Mode
 from tests.faults.probes import Stage, probe
 
 FAILS_ONCE = '\n!tool ledger-fail {"text": "a"}\n!say done\n!fail before 1'
@@ -78,3 +80,28 @@ async def a_failed_turn_reports_whether_its_tools_may_run_again(stage: Stage) ->
         outcome = await submitted.outcome()
         assert outcome.status is AttemptStatus.FAILED
         assert outcome.has_effects is expected, f"after {tool}, a client is told the wrong thing"
+
+
+@probe
+async def a_commit_waits_for_what_its_client_did_before(stage: Stage) -> None:
+    """I21: the client leaves, and the write that says so is slow. An orphan does not commit."""
+    session = await stage.world.create(stage.node)
+    left, written = asyncio.Event(), asyncio.Event()
+
+    async def slow(point: str) -> Mode | None:
+        if point == "store.set_orphaned" and not left.is_set():
+            left.set()
+            await asyncio.sleep(1)
+            written.set()
+        if point == "store.journal_if_held":
+            await left.wait()
+        if point == "store.commit_if_head":
+            assert written.is_set(), "a commit overtook that its client had left"
+        return None
+
+    stage.faults.jitter = slow
+    sent = Ask(DEFAULT_TENANT, session, (user("hello"),), on_leave=OnLeave.ORPHAN)
+    handle = await stage.node.submitter.submit(Submission(sent))
+    await handle.leave()
+    outcome = await handle.outcome()
+    assert outcome.status is AttemptStatus.CANCELLED, "an orphan was committed"

@@ -57,6 +57,8 @@ HIDDEN_FROM_SIMULATION = {
     "a retry runs finished tools again",
     "a retry without a key is matched with the head turn only",
     "a first try that was refused is forgotten",
+    # Its clients do not leave while a turn commits.
+    "that a client has left is written beside the commit",
     "nobody is told that a tool which is not repeatable has run",
     # The simulation says nothing for later.
     "a commit does not consume the steers that were journaled",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -321,6 +322,36 @@ async def test_a_caller_cancelled_in_the_middle_of_asking_has_left(
     """An orphan never commits: also when its requester went away before it began."""
     session = await cluster.session(node)
     await cut_off(cluster, node, session, on_leave)
+    assert (await cluster.get(session)).turns == 0
+
+
+async def test_I21_a_commit_does_not_overtake_that_its_client_has_left(
+    cluster: Cluster, node: Lastgood
+) -> None:
+    """The write that makes it an orphan is slow. Whoever left before the commit was sent is gone."""
+    session, faults = await cluster.session(node), cluster.faults(node)
+    leaves, commits, go = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def stall(point: str) -> Mode | None:
+        if point == "store.set_orphaned" and not leaves.is_set():
+            leaves.set()
+            await go.wait()
+        if point == "store.journal_if_held":
+            await leaves.wait()
+        if point == "store.commit_if_head":
+            commits.set()
+        return None
+
+    faults.jitter = stall
+    handle = await cluster.submit(node, session, "hello", on_leave=OnLeave.ORPHAN)
+    leaving = asyncio.create_task(handle.leave())
+    with suppress(TimeoutError):
+        async with asyncio.timeout(1):
+            await commits.wait()
+    assert not commits.is_set(), "it commits although its client has left"
+    go.set()
+    await leaving
+    assert (await cluster.outcome(node, handle)).status is AttemptStatus.CANCELLED
     assert (await cluster.get(session)).turns == 0
 
 
