@@ -57,6 +57,19 @@ def test_its_models_are_not_named_by_variables() -> None:
     assert (line, "may not use variables as the name of a model" in message) == (3, True)
 
 
+@pytest.mark.parametrize(
+    "options", ["{http_headers: {X-Title: '${AWS_SECRET_ACCESS_KEY}'}}", "{extra_body: {a: ['${X}']}}"]
+)
+def test_I41_its_models_send_no_variables_to_their_provider_either(options: str) -> None:
+    text = f"{AGENT}models:\n  m: {{provider: openrouter, model: x, provider_opts: {options}}}\n"
+    assert errors_of(text) == []
+    [(line, message)] = errors_of(text, trusted=False)
+    assert (line, "may not use variables under provider_opts" in message) == (3, True)
+    models = "models: {m: {provider: p, model: x}}\n"
+    odd = f"{AGENT}providers: {{p: {{provider: openai, api_type: '${{X}}'}}}}\n{models}"
+    assert not any("provider_opts" in message for _, message in errors_of(odd, trusted=False))
+
+
 def test_its_commands_get_no_variables() -> None:
     text = "agents:\n  root:\n    model: auto\n    commands:\n      a: x ${env.HOME}\n      b: y ${args}\n"
     assert warnings_of(text) == []

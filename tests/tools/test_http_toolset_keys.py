@@ -168,3 +168,15 @@ def test_a_request_times_out_before_its_turn_does() -> None:
         spec = ToolsetSpec("api", options={} if asked is None else {"timeout": asked})
         assert HttpCaller(spec, Environment({}, Secrets({})), NETWORK).seconds == seconds
         assert seconds < FlowLimits().idle_seconds
+
+
+async def test_a_required_argument_in_the_path_is_not_empty(tmp_path: Path) -> None:
+    """`DELETE /tasks/` could mean all of them."""
+    endpoint = "http://127.0.0.1:9/tasks/${id}/${more}?q=${q}"
+    config = {"name": "remove", "endpoint": endpoint, "method": "DELETE", "required": ["id", "q"]}
+    spec = ToolsetSpec("api", options={"api_config": {**config, "args": {"id": {}, "more": {}, "q": {}}}})
+    [tool] = api_toolset(spec, Environment({}, Secrets({})), NETWORK)
+    with pytest.raises(ToolFailed, match="`id` is empty"):
+        await tool.run(replace(use(tmp_path), arguments={"id": "", "q": ""}))
+    with pytest.raises(ToolFailed, match="cannot connect"):
+        await tool.run(replace(use(tmp_path), arguments={"id": "7", "q": ""}))

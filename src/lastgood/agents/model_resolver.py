@@ -247,9 +247,14 @@ class ModelResolver:
             self.findings.error(place, f"{what}; {_OUTSIDE}")
         key = "base_url" if spec.base_url else "provider_opts"
         address = spec.base_url or (spec.provider in SIGNED and spec.options.get("endpoint_url"))
+        named = [fields for fields in given if fields is not None and key in fields]
         if not address:
+            # Its provider would get them. It is none of the file's, and no business of either.
+            if named and _has_variable(spec.options):
+                what = "an agent file from a URL may not use variables under provider_opts"
+                self.findings.error(named[0].at(key), f"{what}; {_OUTSIDE}")
             return spec
-        place = next(fields for fields in given if fields is not None and key in fields).at(key)
+        place = named[0].at(key)
         may_not = "an agent file from a URL may not send {} to its own base_url"
         if spec.token_key is not None or spec.provider in SIGNED:
             self.findings.error(place, f"{may_not.format('a key')}; {_OUTSIDE}")

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lastgood.core.openapi import READ_ONLY
-from lastgood.core.url_template import environment_in, filled, names_in
+from lastgood.core.url_template import encoded, environment_in, filled, names_in
 from lastgood.engine.tools.command_environment import Environment
 from lastgood.engine.tools.http_call import HttpCaller, effects_of
 from lastgood.engine.tools.tool import Tool, ToolFailed, ToolUse
@@ -23,6 +23,8 @@ def api_toolset(spec: ToolsetSpec, environment: Environment, network: Network) -
     method, endpoint = str(config.get("method", "GET")), str(config.get("endpoint", ""))
     caller = HttpCaller(spec, environment, network)
     in_url = names_in(endpoint)
+    required: Sequence[str] = tuple(config.get("required") or ())
+    in_path = names_in(endpoint.partition("?")[0]) & set(required)
     properties: Mapping[str, Any] = config.get("args") or {}
 
     async def run(use: ToolUse) -> str:
@@ -32,6 +34,10 @@ def api_toolset(spec: ToolsetSpec, environment: Environment, network: Network) -
             values, _ = environment.filled({"value": variable}, spec.trusted)
             template = template.replace(variable, values["value"])
         known = {name: value for name, value in use.arguments.items() if name in properties}
+        for name in sorted(in_path):
+            if not encoded(known.get(name)):
+                # The path above it means something else: all of them, and not one.
+                raise ToolFailed(f"`{name}` is empty")
         body = None
         if method not in _WITHOUT_BODY:
             sent = {name: value for name, value in known.items() if name not in in_url}
@@ -52,6 +58,6 @@ def api_toolset(spec: ToolsetSpec, environment: Environment, network: Network) -
             name: {"type": "string", **one} if isinstance(one, dict) else {}
             for name, one in properties.items()
         },
-        "required": list(config.get("required") or ()),
+        "required": list(required),
     }
     return [Tool(str(config.get("name", "api")), about, schema, run, on_unknown=on_unknown, effect=effect)]
