@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.contract.conftest import USAGE_SUMS
 from tests.e2e.api import TOOLS, Api, Given, Trace, events_of, kinds, locked, run_path, said, text_of, user
 from tests.e2e.command import AGENT, until
 from tests.e2e.conftest import REMOTE, TEAM
@@ -67,9 +68,11 @@ def ask(api: Api, way: str, session: str, *what: Any, agent: str = AGENT, **more
 
 def dump(server: LiveServer) -> dict[str, list[tuple[Any, ...]]]:
     tables = server.rows("SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite_%'")
-    # A sweep merges usage whenever it likes, and changes no sum.
-    found = {"usage": server.rows("SELECT sum(attempts), sum(calls), sum(input_tokens) FROM usage")}
+    # A sweep moves rows of usage whenever it likes, and changes no sum.
+    found = {"usage": server.rows(USAGE_SUMS)}
     for (name,) in tables:
+        if name == "uses":
+            continue
         found.setdefault(name, sorted(server.rows(f"SELECT * FROM {name}"), key=repr))
     return found
 

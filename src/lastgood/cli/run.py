@@ -18,7 +18,7 @@ from lastgood.cli.backend import Backend, check_place
 from lastgood.cli.chat import Chat, Interrupts
 from lastgood.cli.commands import SlashCommands
 from lastgood.cli.local import LocalBackend, open_here
-from lastgood.cli.output import one_line, remark
+from lastgood.cli.output import one_line, print_line, remark
 from lastgood.cli.parser import SESSION_ID, CommandParser, add_server, add_settings, configure_command
 from lastgood.cli.render import JsonScreen, TextScreen
 from lastgood.cli.repl import chat
@@ -213,7 +213,7 @@ async def _talk(
     else:
         if commands is not None and (found := commands.find(talk, text)) is not None:
             if page := commands.page(talk, found):
-                print(page)
+                print_line(page)
                 return 0
             text = commands.begin(talk, found)
             if not text:

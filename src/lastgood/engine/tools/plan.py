@@ -6,6 +6,8 @@ the plan again.
 
 from __future__ import annotations
 
+import asyncio
+import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -22,7 +24,9 @@ from lastgood.model.notes import Note, NoteAdded
 from lastgood.ports.notes import Notes
 
 SPACE = "plans"
-_TRIES = 5
+_TRIES = 20
+#: The longest pause before the second try; each later one may be longer by as much.
+_PAUSE_SECONDS = 0.005
 
 
 def plan_toolset(spec: ToolsetSpec) -> Sequence[Tool]:
@@ -94,7 +98,9 @@ async def _set_status(use: ToolUse) -> str:
 async def _change(use: ToolUse, change: Mapping[str, Any], *, is_new: bool = True) -> str:
     """`is_new`: whether there may be no such plan yet."""
     notes, name, known = _notes(use), _name(use), use.arguments.get("last_known_revision")
-    for _ in range(_TRIES):
+    for tried in range(_TRIES):
+        # Those that were slower once would meet again.
+        await asyncio.sleep(random.uniform(0, tried * _PAUSE_SECONDS))
         note = await (notes.find(SPACE, name) if is_new else _found(use))
         if known is not None and known != (note.revision if note else 0):
             raise _conflict(name, note)
