@@ -35,7 +35,7 @@ serve: $(RUNTIME) ## serve AGENT=agent.yaml, or the built-in agent, on 127.0.0.1
 
 providers: $(RUNTIME) ## install the clients of Anthropic, Google and Amazon Bedrock into .venv
 	@echo "Installing the clients into .venv, about 80 MB ..."
-	@$(INSTALL) $(QUIETLY) $(LOCKED) -r requirements/providers.txt || $(NO_INDEX)
+	@$(INSTALL) $(LOCKED) -r requirements/providers.txt || $(NO_INDEX)
 
 test: $(STAMP) ## run the test suite (ARGS="-k name" narrows it); `make check` runs the tests of structure and docs
 	$(PY) -m pytest --numprocesses=4 --dist=worksteal $(addprefix --ignore=,$(STRUCTURE)) $(ARGS)
@@ -98,7 +98,7 @@ VENV = $(PYTHON) -m venv --without-pip .venv
 INSTALL = $(UV) pip install --python $(PY)
 LOCKED = --require-hashes
 else
-# pip names every file that it looks at; warnings and errors stay.
+# Of the checkout itself, warnings and errors stay.
 QUIETLY = --quiet
 LOCKED = --require-hashes --no-deps
 ifeq ($(shell $(PYTHON) -c 'import pip; print(tuple(map(int, pip.__version__.split(".")[:2])) >= (22, 3))' 2>/dev/null),True)
@@ -119,7 +119,7 @@ $(RUNTIME): requirements/run.txt requirements/build.txt pyproject.toml
 		{ echo "Lastgood needs Python 3.11 or newer, and '$(PYTHON)' is not; try: make $(MAKECMDGOALS) PYTHON=python3.12" >&2; exit 1; }
 	@echo "Installing the server into .venv, about 90 MB (once; this can take a minute) ..."
 	@$(VENV) || $(NO_VENV)
-	@$(INSTALL) $(QUIETLY) $(LOCKED) -r requirements/run.txt -r requirements/build.txt || $(NO_INDEX)
+	@$(INSTALL) $(LOCKED) -r requirements/run.txt -r requirements/build.txt || $(NO_INDEX)
 	@$(INSTALL) $(QUIETLY) $(CHECKOUT) || $(NO_INDEX)
 	@echo "$(CURDIR)" > $@
 
