@@ -591,7 +591,7 @@ def _() -> Iterator[None]:
 
 @defect("nobody is told that a tool which is not repeatable has run")
 def _() -> Iterator[None]:
-    with patch.object(flow_run, "has_effects", lambda steps: False):
+    with patch.object(flow_run, "has_effects", lambda steps, waits_at=None: False):
         yield
 
 

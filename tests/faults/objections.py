@@ -6,6 +6,8 @@ import traceback
 from pathlib import Path
 
 _FOLDER = Path(__file__).parent
+#: How a function of a defect is named in the error of a call with other arguments than it takes.
+_OF_DEFECTS = "_.<locals>."
 
 
 class BrokenDefect(AssertionError):
@@ -13,7 +15,9 @@ class BrokenDefect(AssertionError):
 
 
 def objection_of(error: BaseException) -> str:
-    """BrokenDefect: the error comes out of the code of the defect."""
+    """BrokenDefect: the error comes out of the code of the defect, or that could not even be called."""
+    if isinstance(error, TypeError) and str(error).startswith(_OF_DEFECTS):
+        raise BrokenDefect(repr(error)) from error
     for last in traceback.extract_tb(error.__traceback__)[-1:]:
         file = Path(last.filename)
         is_of_defect = file.parent == _FOLDER and file.stem.endswith("defects")

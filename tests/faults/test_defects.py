@@ -121,4 +121,6 @@ def test_an_error_of_the_defect_itself_is_no_objection() -> None:
         exec(compile("None.tenant", str(Path(__file__).with_name("some_defects.py")), "exec"))
     with pytest.raises(BrokenDefect):
         objection_of(raised.value)
+    with pytest.raises(BrokenDefect):
+        objection_of(TypeError("_.<locals>.<lambda>() takes 1 positional argument but 2 were given"))
     assert "boom" in objection_of(AttributeError("boom").with_traceback(None))
