@@ -97,7 +97,7 @@ def test_each_skill_is_a_tool_and_an_agent_without_skills_is_one() -> None:
     assert read_card(OLD, "").skills == (
         RemoteSkill("player", "Sends a message to the agent Player. Plays."),
     )
-    assert instruction_of(read_card(OLD, "")) == "Player is an agent elsewhere. Plays."
+    assert instruction_of(read_card(OLD, "")) == "Player is an agent of another server. Plays."
 
 
 def test_a_card_has_a_bounded_share_of_the_prompt() -> None:

@@ -36,7 +36,7 @@ from lastgood.model.agents import (
 
 #: Reads a file in the folder of the agent file; None: it does not exist.
 ReadBeside = Callable[[str], bytes | None]
-#: Their programs can be told which model to call. The protocol of the others has no field for it.
+#: Their programs take a model as an option. The protocol of the others has no field for it.
 CHOOSING_HARNESSES = ("claude-code", "codex", "command")
 _UNSET = AgentSpec("", "", "", "")
 _CONDITION = re.compile(r":[A-Za-z_][\w.-]*=")

@@ -249,7 +249,7 @@ class ModelResolver:
         address = spec.base_url or (spec.provider in SIGNED and spec.options.get("endpoint_url"))
         named = [fields for fields in given if fields is not None and key in fields]
         if not address:
-            # Its provider would get them. It is none of the file's, and no business of either.
+            # The file chose the provider, which would receive the server's variables.
             if named and _has_variable(spec.options):
                 what = "an agent file from a URL may not use variables under provider_opts"
                 self.findings.error(named[0].at(key), f"{what}; {_OUTSIDE}")

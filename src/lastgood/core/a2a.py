@@ -45,7 +45,7 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class Works:
-    """It goes on; the task is asked for again."""
+    """The task is still running, and is polled again."""
 
     task: str
 
@@ -100,7 +100,7 @@ def _tool_name(name: str, prefix: str) -> str:
 
 
 def instruction_of(agent: RemoteAgent) -> str:
-    return f"{agent.name} is an agent elsewhere. {agent.about}".strip()
+    return f"{agent.name} is an agent of another server. {agent.about}".strip()
 
 
 # -- what is sent ------------------------------------------------------------------------

@@ -48,7 +48,7 @@ def command_prompt(instruction: str, typed: str, environment: Mapping[str, str])
 
 
 def command_url(url: str, session: str) -> str:
-    """The page that a command opens. `session`: "" if there is none yet."""
+    """Returns the URL that a command opens. `session` is "" before the first turn."""
     return url.replace(_SESSION, quote(session, safe=""))
 
 

@@ -61,7 +61,7 @@ def server_words(options: Mapping[str, Any]) -> list[str]:
 
 
 def gateway_config(options: Mapping[str, Any]) -> dict[str, Any] | None:
-    """What the Docker MCP gateway reads from a file: by server, its configuration. None: there is none."""
+    """Returns what the Docker MCP gateway is configured with, by server. None: there is no `config`."""
     ref, config = str(options.get("ref") or ""), options.get("config")
     return {ref.removeprefix(DOCKER): config} if ref.startswith(DOCKER) and config is not None else None
 

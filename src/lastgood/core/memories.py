@@ -14,7 +14,7 @@ from dataclasses import dataclass
 MOST_MEMORIES = 1000
 MEMORY_CHARACTERS = 8192
 CATEGORY_CHARACTERS = 100
-#: Of the words of a search: each of them is looked for in each memory.
+#: Of the words of a search: each of them is searched for in each memory.
 QUERY_CHARACTERS = 1000
 
 _ID = re.compile(r"mem_[0-9a-f]{16}\Z")

@@ -46,8 +46,8 @@ def speaker_after(entry: AgentSpec, messages: Sequence[Message], steps: Sequence
 
 
 def goes_on_as(entry: AgentSpec, agent: AgentSpec) -> str:
-    """The agent that goes on when this one has given its final response; "": none. An agent that was given a
-    task does it alone: such an entry has no members."""
+    """Returns the agent that continues after the final response of this one, or "" for none. One that was
+    given a task does it alone: such an entry has no members."""
     forced = agent.force_handoff
     return forced if forced is not None and entry.member(forced) is not None else ""
 
@@ -67,7 +67,7 @@ def may_speak(entry: AgentSpec) -> list[AgentSpec]:
 
 
 def last_request(messages: Sequence[Message]) -> str:
-    """What the user said last, whoever has gone on since."""
+    """Returns the last message of the user, whichever agents continued since."""
     said = (one.content for one in reversed(messages) if one.role is Role.USER and not is_handover_note(one))
     return next(said, "")
 

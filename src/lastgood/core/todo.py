@@ -146,7 +146,7 @@ def _answered(messages: Sequence[Message]) -> Iterator[tuple[ToolCall, str]]:
 
 
 def shared_note(result: str, before: Todos, after: Todos) -> str:
-    """What follows the result of a task. One that ends like that by itself is followed by the true list."""
+    """Returns what is appended to the result of a task. An imitated list is followed by the true one."""
     if before == after and SHARED not in result:
         return ""
     return f"\n\n{SHARED}{json.dumps(asdict(after), ensure_ascii=False)}"

@@ -12,8 +12,8 @@ from lastgood.model.rules import Setter
 from lastgood.model.tokens import Scope
 from lastgood.ports import Store
 
-#: Of the arguments of a call that nobody had to look at: a model makes such calls as fast as it can, and the
-#: record is kept for good. The journal of the attempt has all of them.
+#: Of a denied call's arguments, where no person was asked. A model makes such calls as fast as it can, and
+#: the record is kept for good. The journal of the attempt has all of them.
 ARGUMENT_CHARACTERS = 10_000
 
 

@@ -73,7 +73,7 @@ class ModelSpec:
     presence_penalty: float | None = None
     parallel_tool_calls: bool | None = None
     thinking: str | int | None = None  # an effort, or a budget in tokens; 0 or "none": do not
-    task_budget: int | None = None  # tokens that the model is told to spend at most on a task
+    task_budget: int | None = None  # the token budget of a task, which the model is shown
     options: Mapping[str, Any] = field(default_factory=dict)  # provider_opts, as they are
     accepts: frozenset[str] | None = None  # kinds of attachments; None: all of them
     input_cost: float = 0.0  # per million tokens
@@ -173,7 +173,7 @@ class AgentSpec:
     toolsets: tuple[ToolsetSpec, ...] = ()
     sub_agents: tuple[str, ...] = ()
     handoffs: tuple[str, ...] = ()
-    force_handoff: str | None = None  # the agent that goes on in the same turn when this one is done
+    force_handoff: str | None = None  # the agent that continues in the same turn after this one
     fallback: Fallback = Fallback()
     commands: tuple[AgentCommand, ...] = ()
     structured_output: StructuredOutput | None = None

@@ -87,7 +87,7 @@ class Step:
     hook: str = ""  # the event whose hooks ran
     ruling: str = ""  # what they decided: about a call, or that the turn ends (`block`)
     reason: str = ""  # why
-    hands_to: str = ""  # the agent that goes on after this final response, because the file forces it
+    hands_to: str = ""  # the agent that continues after this final response (`force_handoff`)
     #: Not stored with the step: the audit record of it is written in the same transaction.
     on_record: CallRuling | None = None
 

@@ -134,7 +134,7 @@ _SAMPLING = {
     ),
     "task_budget": Key(
         TASK_BUDGET,
-        "Anthropic: the tokens that the model is told to spend at most on a task; 0: no budget",
+        "Anthropic: the token budget of a task, which the model is shown; 0: none",
     ),
     "auth": Key(AUTH, "authentication without an API key", "the provider's API key is used"),
     "compaction_model": Key(TEXT, "the model that summarizes", "no conversation is summarized"),

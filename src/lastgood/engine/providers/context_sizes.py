@@ -17,7 +17,7 @@ from typing import Any
 from lastgood.errors import LastgoodError
 from lastgood.model.agents import ModelSpec
 
-#: Reads JSON from the server of a model, below its API (`/models`) or at its root. None: there is none.
+#: Reads JSON from the server of a model, below its API (`/models`) or at its root. None: no JSON.
 Read = Callable[[ModelSpec, str, Mapping[str, Any] | None], Awaitable[Any]]
 
 #: Providers whose list of models states sizes. With a `base_url`, it may be vLLM, llama.cpp or any other.
@@ -31,7 +31,7 @@ _NAMES = ("context_length", "context_window", "max_context_length", "max_model_l
 _KNOWN_SECONDS = 3600.0
 _UNKNOWN_SECONDS = 60.0
 _MOST = 1000
-#: Of a list of models, how many are looked at.
+#: How many entries of a list of models are read.
 _MOST_LISTED = 20_000
 _NUM_CTX = re.compile(r"^num_ctx\s+(\d{1,9})$", re.MULTILINE)
 

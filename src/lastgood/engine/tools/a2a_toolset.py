@@ -119,7 +119,7 @@ class _Agent:
         async def run(use: ToolUse) -> str:
             return await self._ask(agent, use)
 
-        # What the agent does is its own business, and nobody knows whether it does it twice.
+        # Nothing says what the agent does, or whether it recognizes a repeated message.
         return checked(
             Tool(skill.tool, skill.about, _MESSAGE, run, OnUnknown.FAIL, effect=Effect.DESTRUCTIVE)
         )

@@ -12,7 +12,7 @@ from lastgood.errors import StoreError, StoreFull, StoreLocked
 class Lock:
     """An advisory lock that dies with its process, however that dies.
 
-    `address`: where its owner can be reached; others that want the lock are told.
+    `address`: where its owner can be reached; it is part of the error of processes that cannot get the lock.
     """
 
     def __init__(self, path: Path, address: str = "") -> None:

@@ -410,14 +410,14 @@ async function send(form, submitter) {
   const buttons = [...form.querySelectorAll("button")];
   buttons.forEach((one) => { one.disabled = true; });
   try {
-    const [answer, told] = await inTime(SEND_SECONDS, async (signal) => {
+    const [answer, reply] = await inTime(SEND_SECONDS, async (signal) => {
       const given = await fetch(target, { method: "POST", body: fields, headers: { accept: "application/json" }, signal });
       return [given, given.status === 401 ? null : await given.json()];
     });
     if (answer.status === 401) { loginEnded(); return; }
-    if (!answer.ok) { notice(told.message ?? "Not possible"); return; }
+    if (!answer.ok) { notice(reply.message ?? "Not possible"); return; }
     if (target === form.action) sent(form);
-    const there = new URL(told.location, location.href);
+    const there = new URL(reply.location, location.href);
     if (there.pathname !== location.pathname) { location.assign(there); return; }
     await refresh();
     const answered = form.closest("[data-question]");
