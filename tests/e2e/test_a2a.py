@@ -103,7 +103,7 @@ def test_an_agent_elsewhere_is_a_tool_and_answers(files: AgentFiles, agents: Age
     key = files.agent(toolsets=[{"type": "a2a", "url": url, **keys}])
     ended = files.turn(key, calls("blue_player", message="your move"))
     assert (ended.tools, ended.results) == (["blue_player"], ["B2"])
-    assert "Player is an agent elsewhere. Plays." in ended.system
+    assert "Player is an agent of another server. Plays." in ended.system
     [(headers, body)] = agents.asked
     assert (headers["x-key"], body["method"]) == ("canary-77", "message/send")
     assert body["params"]["message"]["parts"] == [{"kind": "text", "text": "your move"}]

@@ -566,10 +566,10 @@ def _() -> Iterator[None]:
 
 @defect("that a client has left is written beside the commit")
 def _() -> Iterator[None]:
-    async def write(self: flow_running.RunningAttempts, run: Run) -> None:
-        await self._deps.store.set_orphaned(run.hold, run.watchers == 0)
+    async def write(self: Run) -> bool:
+        return await self.deps.store.set_orphaned(self.hold, self.watchers == 0)
 
-    with patch.object(flow_running.RunningAttempts, "_write_presence", write):
+    with patch.object(Run, "write_presence", write):
         yield
 
 

@@ -204,6 +204,31 @@ async def test_ORPHAN_has_its_whole_grace_time_each_time_it_is_left(cluster: Clu
     assert not cluster.run_of(running).done.done()
 
 
+async def test_I21_ORPHAN_that_another_node_took_up_and_left_again_is_cancelled(cluster: Cluster) -> None:
+    gate = Gate()
+    node, other = await held(cluster, gate, limits=HALF_A_SECOND), await held(cluster, gate, "other")
+    session = await cluster.session(node)
+    running = await started(cluster, node, gate, session, OnLeave.ORPHAN)
+    await running.leave()
+    again = await cluster.submit(other, session, HELD, on_leave=OnLeave.ORPHAN, caller="sdk", is_retry=True)
+    assert not (await cluster.attempt(running.attempt)).orphaned
+    await again.leave()
+    assert (await cluster.attempt(running.attempt)).orphaned
+    gate.open()
+    assert (await cluster.outcome(node, running)).status is AttemptStatus.CANCELLED
+
+
+async def test_I21_a_client_that_leaves_another_node_leaves_the_one_that_stayed(cluster: Cluster) -> None:
+    gate = Gate()
+    node, other = await held(cluster, gate, limits=LONG_GRACE), await held(cluster, gate, "other")
+    session = await cluster.session(node)
+    running = await started(cluster, node, gate, session, OnLeave.ORPHAN)
+    again = await cluster.submit(other, session, HELD, on_leave=OnLeave.ORPHAN, caller="sdk", is_retry=True)
+    await again.leave()
+    gate.open()
+    assert (await cluster.outcome(node, running)).status is AttemptStatus.COMMITTED
+
+
 async def test_ORPHAN_gives_way_to_another_request(cluster: Cluster) -> None:
     gate = Gate()
     node = await held(cluster, gate, limits=LONG_GRACE)

@@ -137,6 +137,12 @@ class Run:
         """Retries a store call while the store is unavailable, as long as the lease lasts."""
         return await through_outage(work, self.deps.limits.outage_seconds, self.halted)
 
+    async def write_presence(self) -> bool:
+        """Stores whether a client is there. One after the other, and each what is true by then: a leave must
+        not overtake an attach. False: the attempt is not held any more."""
+        async with self.presence:
+            return await self.deps.store.set_orphaned(self.hold, self.watchers == 0)
+
     def time_out(self, error: TurnTimeout) -> None:
         self.stop(AttemptStop(Move.FAIL, error))
 
@@ -230,8 +236,11 @@ async def _commit(run: Run, steps: Sequence[Step]) -> tuple[Outcome, Sequence[St
                 raise AttemptLost()
             case Committed.ORPHANED:
                 # No client is attached. The answer is kept until one attaches or the grace time ends, which
-                # stops the run.
-                await _until_attended(run)
+                # stops the run. Or a client has left another node, which knows nothing of the clients here.
+                if run.watchers > 0:
+                    await run.through_outage(run.write_presence)
+                else:
+                    await _until_attended(run)
 
 
 async def _commit_once(run: Run, plan: Commit, events: Sequence[Event]) -> CommitResult:

@@ -283,7 +283,8 @@ class TurnStarter:
             await self._deps.store.set_orphaned(attempt.hold, False)
         if run is None and ask.on_leave is OnLeave.ORPHAN and attempt.task is None:
             found = (ask.tenant, ask.session, attempt.turn, attempt.id)
-            return AttendedTurnHandle(self._deps, *found, _attending=self._live.attend(attempt))
+            attending = self._live.attend(attempt)
+            return AttendedTurnHandle(self._deps, *found, _attending=attending, _hold=attempt.hold)
         return self.watch(ask, attempt, run)
 
     def watch(self, ask: Ask, attempt: Attempt, run: Run | None, *, replayed: bool = False) -> TurnHandle:

@@ -23,7 +23,7 @@ from lastgood.flows.dependencies import Dependencies
 from lastgood.flows.leases import Beat, Leases
 from lastgood.flows.outages import interrupted_by_outage, outcome_unknown
 from lastgood.flows.turn_outcome import Outcome
-from lastgood.model.attempts import Attempt, AttemptStatus, OnLeave
+from lastgood.model.attempts import Attempt, AttemptStatus, Hold, OnLeave
 from lastgood.model.ids import AttemptId
 
 log = logging.getLogger(__name__)
@@ -32,6 +32,8 @@ _STOPPED = AttemptStop(Move.INTERRUPT, TurnFailed("The server was stopped; the t
 _STALLED = "The server stalled for longer than its lease; nothing was committed. Send the request again."
 #: A timer may fire this much too early.
 _INSTANT_SECONDS = 0.001
+#: How often it is checked within the grace time whether a client has reconnected through another node.
+_LOOKS = 10
 #: How long stopped runs and begins that are under way may take to end.
 _LAST_SECONDS = 10.0
 
@@ -151,7 +153,7 @@ class RunningAttempts:
         )
         # It must not commit while orphaned: where that is not stored, it ends.
         try:
-            is_stored = await self._write_presence(run)
+            is_stored = await run.write_presence()
         except StoreError:
             is_stored = False
         if not is_stored:
@@ -161,23 +163,31 @@ class RunningAttempts:
         self.spawn(self._end_orphan(run, run.left, gone))
 
     async def _end_orphan(self, run: Run, left: int, gone: AttemptStop) -> None:
-        """After the grace time, unless a client reconnected, here or through another node."""
-        await asyncio.wait({run.done}, timeout=self._deps.limits.grace_seconds)
-        if run.done.done() or run.watchers > 0 or run.left != left:
-            return
+        """After the grace time, unless a client reconnected, here or through another node. One that leaves
+        that node has the grace time, too."""
+        now, grace = asyncio.get_running_loop().time, self._deps.limits.grace_seconds
+        ends = now() + grace
+        while now() < ends:
+            await asyncio.wait({run.done}, timeout=grace / _LOOKS)
+            if run.done.done() or run.watchers > 0 or run.left != left:
+                return
+            if not await self._is_orphaned(run.hold):
+                ends = now() + grace
+        run.stop(gone)
+
+    async def _is_orphaned(self, hold: Hold) -> bool:
         try:
-            attempt = await self._deps.store.get_attempt(run.hold.tenant, run.hold.attempt)
+            attempt = await self._deps.store.get_attempt(hold.tenant, hold.attempt)
         except StoreError:
-            attempt = None
-        if attempt is None or attempt.orphaned:
-            run.stop(gone)
+            return True
+        return attempt is None or attempt.orphaned
 
     async def attach(self, run: Run) -> None:
         """The same request arrived again and waits for it now."""
         run.watchers += 1
         if run.begin.ask.on_leave is OnLeave.ORPHAN:
             try:
-                await self._write_presence(run)
+                await run.write_presence()
             except BaseException:
                 run.watchers -= 1
                 raise
@@ -198,12 +208,6 @@ class RunningAttempts:
                     return
                 if found.orphaned:
                     await store.set_orphaned(found.hold, False)
-
-    async def _write_presence(self, run: Run) -> bool:
-        """One after the other, and each what is true by then: a leave must not overtake an attach. False: the
-        attempt is not held any more."""
-        async with run.presence:
-            return await self._deps.store.set_orphaned(run.hold, run.watchers == 0)
 
     # -- heartbeat -------------------------------------------------------------
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from lastgood.errors import LastgoodError, SessionNotFound, StoreUnavailable, error_of
+from lastgood.errors import LastgoodError, SessionNotFound, StoreError, StoreUnavailable, error_of
 from lastgood.flows.attempt_run import Run
 from lastgood.flows.dependencies import Dependencies
 from lastgood.flows.event_feed import follow
@@ -19,7 +19,7 @@ from lastgood.flows.outages import outcome_unknown, through_outage
 from lastgood.flows.running_attempts import RunningAttempts
 from lastgood.flows.turn_outcome import Outcome
 from lastgood.flows.verified_history import find_verified, had_effects
-from lastgood.model.attempts import Attempt, AttemptStatus, Step
+from lastgood.model.attempts import Attempt, AttemptStatus, Hold, Step
 from lastgood.model.events import TERMINAL, EventKind, StoredEvent
 from lastgood.model.ids import AttemptId, SessionId, TaskId, TenantId, TurnId
 from lastgood.model.tasks import Task
@@ -168,9 +168,14 @@ class AttendedTurnHandle(TurnHandle):
     """An attempt that runs on another node, and commits only while a client waits for it."""
 
     _attending: asyncio.Task[None] = field(kw_only=True)
+    _hold: Hold = field(kw_only=True)
 
     async def leave(self) -> None:
+        """The node that runs it corrects this if its own client is there; so does another client here."""
         self._attending.cancel()
+        await asyncio.wait({self._attending})
+        with suppress(StoreError):
+            await self._deps.store.set_orphaned(self._hold, True)
 
 
 def _error_of(attempt: Attempt) -> LastgoodError | None:
